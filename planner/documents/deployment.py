@@ -1,0 +1,217 @@
+"""Deployment: what a user wants, under the names of vLLM's own configs.
+
+``None`` means "not given": the engine's default then applies, and the plan records which. Nothing
+here is ever changed; what the engine makes of a value is a decision of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+from attrs import field, frozen
+
+from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS
+from planner.modes import (
+    AttentionSupport,
+    CapturePolicy,
+    CompilationMode,
+    CUDAGraphMode,
+    PerformanceMode,
+    Runner,
+    Usage,
+)
+
+API_VERSION = "graphplan/v1"
+
+Json = Any
+"""A value as JSON has it: None, bool, int, float, str, or lists and str-keyed mappings of them."""
+
+
+def within(minimum: int, maximum: int | None = None) -> dict[str, int]:
+    """Field metadata: the smallest and the largest value that the field takes."""
+    return {"minimum": minimum} if maximum is None else {"minimum": minimum, "maximum": maximum}
+
+
+@frozen(kw_only=True)
+class HfConfig:
+    """What planning uses of one Hugging Face ``config.json``.
+
+    ``facts`` are its own keys and values, ``sha256`` the hexadecimal digest of the file's bytes
+    (of the canonical JSON of ``facts`` where a user wrote them inline).
+    """
+
+    facts: Mapping[str, Json]
+    sha256: str
+
+
+@frozen(kw_only=True)
+class EngineSection:
+    """The engine that will serve, and how it is started."""
+
+    name: str | None = None
+    version: str | None = None
+    runner: Runner | None = None
+    usage: Usage | None = None
+    performance_mode: PerformanceMode | None = None
+    optimization_level: int | None = field(default=None, metadata=within(0, 3))
+    env: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ModelSection:
+    """The model, and what its attention can replay.
+
+    ``attention_support`` wins over ``attention_backends`` (one a KV group), which wins over
+    ``attention_backend``. ``varlen_max_query_len`` is the largest number of tokens a request may
+    have in a FULL graph over mixed query lengths. ``num_kv_blocks`` bounds the state blocks of
+    Mamba layers.
+    """
+
+    config: HfConfig | None = None
+    max_model_len: int | None = field(default=None, metadata=within(1))
+    dtype: str | None = None
+    kv_cache_dtype: str | None = None
+    block_size: int | None = field(default=None, metadata=within(1))
+    num_kv_blocks: int | None = field(default=None, metadata=within(0))
+    enforce_eager: bool | None = None
+    attention_backend: str | None = None
+    attention_backends: tuple[str, ...] | None = None
+    attention_support: AttentionSupport | None = None
+    varlen_max_query_len: int | None = field(default=None, metadata=within(1))
+
+
+@frozen(kw_only=True)
+class ParallelSection:
+    """vLLM's ParallelConfig."""
+
+    vllm_config: ClassVar[str] = "ParallelConfig"
+
+    tensor_parallel_size: int | None = field(default=None, metadata=within(1))
+    data_parallel_size: int | None = field(default=None, metadata=within(1))
+    pipeline_parallel_size: int | None = field(default=None, metadata=within(1))
+    prefill_context_parallel_size: int | None = field(default=None, metadata=within(1))
+    decode_context_parallel_size: int | None = field(default=None, metadata=within(1))
+    enable_expert_parallel: bool | None = None
+    is_moe_model: bool | None = None
+    all2all_backend: str | None = None
+    distributed_executor_backend: str | None = None
+    enable_dbo: bool | None = None
+    ubatch_size: int | None = field(default=None, metadata=within(0))
+    dbo_decode_token_threshold: int | None = field(default=None, metadata=within(0))
+    dbo_prefill_token_threshold: int | None = field(default=None, metadata=within(0))
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class SchedulerSection:
+    """vLLM's SchedulerConfig. Tokens and requests are counted for one data-parallel rank."""
+
+    vllm_config: ClassVar[str] = "SchedulerConfig"
+
+    max_num_seqs: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
+    max_num_batched_tokens: int | None = field(default=None, metadata=within(1))
+    max_num_active_seqs: int | None = field(default=None, metadata=within(1))
+    enable_chunked_prefill: bool | None = None
+    async_scheduling: bool | None = None
+    runner_type: str | None = None
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class SpeculativeSection:
+    """vLLM's SpeculativeConfig. The two keys of the project's own describe the draft model.
+
+    ``num_speculative_tokens_per_batch_size`` holds triples (first batch size, last batch size,
+    draft tokens), both ends included.
+    """
+
+    vllm_config: ClassVar[str] = "SpeculativeConfig"
+
+    method: str | None = None
+    model: str | None = None
+    config: HfConfig | None = None
+    num_speculative_tokens: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
+    num_speculative_tokens_per_batch_size: tuple[tuple[int, ...], ...] | None = None
+    enforce_eager: bool | None = None
+    parallel_drafting: bool | None = None
+    use_heterogeneous_vocab: bool | None = None
+    enable_adaptive_verification: bool | None = None
+    draft_tensor_parallel_size: int | None = field(default=None, metadata=within(1))
+    kv_cache_dtype: str | None = None
+    attention_backend: str | None = None
+    attention_support: AttentionSupport | None = None
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class LoraSection:
+    """vLLM's LoRAConfig. Its presence in a document turns LoRA on."""
+
+    vllm_config: ClassVar[str] = "LoRAConfig"
+
+    max_loras: int | None = field(default=None, metadata=within(1, MAX_LORAS))
+    specialize_active_lora: bool | None = None
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class CompilationSection:
+    """vLLM's CompilationConfig: takes whatever users pass to ``--compilation-config``."""
+
+    vllm_config: ClassVar[str] = "CompilationConfig"
+
+    mode: CompilationMode | None = None
+    cudagraph_mode: CUDAGraphMode | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = field(
+        default=None, metadata=within(0, MAX_GRAPH_TOKENS)
+    )
+    max_cudagraph_capture_size: int | None = field(default=None, metadata=within(0, MAX_GRAPH_TOKENS))
+    cudagraph_specialize_lora: bool | None = None
+    use_inductor_graph_partition: bool | None = None
+    splitting_ops: tuple[str, ...] | None = None
+    compile_sizes: tuple[int | str, ...] | None = None
+    pass_config: Mapping[str, Json] | None = None
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class DeviceSection:
+    """The accelerator of one rank. ``memory_gib`` is its whole memory in GiB."""
+
+    name: str | None = None
+    compute_capability: str | None = None
+    memory_gib: float | None = field(default=None, metadata=within(0))
+
+
+@frozen(kw_only=True)
+class CaptureSection:
+    """How the capture sizes are chosen."""
+
+    policy: CapturePolicy | None = None
+
+
+@frozen(kw_only=True)
+class Deployment:
+    """One serving deployment. Every section is optional; an absent one means all defaults.
+
+    ``speculative`` and ``lora`` are ``None`` where the deployment does without.
+    """
+
+    name: str | None = None
+    engine: EngineSection = field(factory=EngineSection)
+    model: ModelSection = field(factory=ModelSection)
+    parallel: ParallelSection = field(factory=ParallelSection)
+    scheduler: SchedulerSection = field(factory=SchedulerSection)
+    speculative: SpeculativeSection | None = None
+    lora: LoraSection | None = None
+    compilation: CompilationSection = field(factory=CompilationSection)
+    device: DeviceSection = field(factory=DeviceSection)
+    capture: CaptureSection = field(factory=CaptureSection)
+
+    def ignored_paths(self) -> Iterator[str]:
+        """Dotted paths of settings that vLLM knows and planning does not use."""
+        for name in ("parallel", "scheduler", "speculative", "lora", "compilation"):
+            section = getattr(self, name)
+            if section is not None:
+                yield from (f"{name}.{key}" for key in section.ignored)

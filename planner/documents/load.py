@@ -1,0 +1,141 @@
+"""Reading Deployments and Plans: the one entrance for files, text and Python mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from attrs import evolve
+
+from planner.documents.deployment import API_VERSION, Deployment
+from planner.documents.hf_config import with_configs
+from planner.documents.plan import Plan
+from planner.documents.scalars import is_null, to_str
+from planner.documents.sources import Document, Source, read_source
+from planner.documents.structure import structure
+from planner.documents.tree import Node, NodeError, Table, described, shown, under
+
+DEPLOYMENT = Deployment.__name__
+PLAN = Plan.__name__
+
+
+def load_deployment(source: Source, *, path: str | None = None) -> Deployment:
+    """The Deployment in ``source``: a Path or one-line string is a file, other text is YAML.
+
+    ``path`` is the name of the source in messages, by default its own.
+
+    Raises:
+        DocumentError: the source cannot be read or is no valid Deployment.
+    """
+    document = read_source(source, path=path)
+    with _named(document):
+        _expect_kind(document.root, DEPLOYMENT)
+        return _deployment(document)
+
+
+def load_plan(source: Source, *, path: str | None = None) -> Plan:
+    """The Plan in ``source``, which is as for ``load_deployment``.
+
+    Raises:
+        DocumentError: the source cannot be read or is no valid Plan.
+    """
+    document = read_source(source, path=path)
+    with _named(document):
+        _expect_kind(document.root, PLAN)
+        return _plan(document)
+
+
+def load_document(source: Source, *, path: str | None = None) -> Deployment | Plan:
+    """The Deployment or Plan in ``source``, whichever its ``kind`` says.
+
+    Raises:
+        DocumentError: the source cannot be read or is no valid document.
+    """
+    document = read_source(source, path=path)
+    with _named(document):
+        return _plan(document) if _kind(document.root) == PLAN else _deployment(document)
+
+
+@contextmanager
+def _named(document: Document) -> Iterator[None]:
+    try:
+        yield
+    except NodeError as error:
+        raise error.in_document(document.name) from None
+
+
+def _kind(root: Node) -> str:
+    """The kind of a document whose version and kind are known."""
+    if not isinstance(root, Table):
+        raise NodeError(
+            f"expected a mapping that begins with apiVersion and kind, found {described(root)}", root.place
+        )
+    if (version := _header(root, "apiVersion", API_VERSION)) != API_VERSION:
+        message = f"{shown(version)} is not a version that this program reads; it reads {API_VERSION}"
+        raise _header_error(root, "apiVersion", message)
+    kind = _header(root, "kind", f"{DEPLOYMENT} or {PLAN}")
+    if kind not in (DEPLOYMENT, PLAN):
+        raise _header_error(
+            root, "kind", f"{shown(kind)} is no kind of document; write {DEPLOYMENT} or {PLAN}"
+        )
+    return kind
+
+
+def _expect_kind(root: Node, expected: str) -> None:
+    kind = _kind(root)
+    if kind != expected and isinstance(root, Table):
+        raise _header_error(root, "kind", f"this is a {kind}, where a {expected} is expected")
+
+
+def _header(root: Table, key: str, example: str) -> str:
+    value = root.values.get(key)
+    if value is None or is_null(value):
+        raise NodeError(f"the key {key} is missing; begin the document with {key}: {example}", root.place)
+    with under(key):
+        return to_str(value)
+
+
+def _header_error(root: Table, key: str, message: str) -> NodeError:
+    error = NodeError(message, root.values[key].place)
+    error.keys.append(key)
+    return error
+
+
+def _body(document: Document) -> Table:
+    """The document without its header."""
+    root = document.root
+    if not isinstance(root, Table):
+        raise NodeError(f"expected a mapping, found {described(root)}", root.place)
+    values = {key: value for key, value in root.values.items() if key not in ("apiVersion", "kind")}
+    return Table(values, root.keys, root.place)
+
+
+def _deployment(document: Document) -> Deployment:
+    return structure(with_configs(_body(document), document.folder), Deployment)
+
+
+def _plan(document: Document) -> Plan:
+    body = _body(document)
+    deployment = body.values.get("deployment")
+    if isinstance(deployment, Table):
+        with under("deployment"):
+            body.values["deployment"] = with_configs(deployment, document.folder)
+    return _with_lora_families(structure(body, Plan))
+
+
+def _with_lora_families(plan: Plan) -> Plan:
+    """``plan`` with the entries of its LoRA families marked as such."""
+    graphs = {
+        family: tuple(entry.in_lora_family() for entry in entries) if _has_lora(plan, family) else entries
+        for family, entries in plan.graphs.items()
+    }
+    return evolve(plan, graphs=graphs)
+
+
+def _has_lora(plan: Plan, family: str) -> bool:
+    resolved = plan.resolved.get(family)
+    return (
+        plan.deployment.lora is not None
+        or (resolved is not None and any(case > 0 for case in resolved.lora_cases))
+        or any(entry.num_active_loras > 0 for entry in plan.graphs[family])
+    )

@@ -1,0 +1,134 @@
+"""Plan: what will be captured, why, and what a person should know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from attrs import field, frozen
+
+from planner.descriptors import PlanEntry
+from planner.documents.deployment import Deployment, Json
+from planner.errors import FamilyError
+from planner.modes import AttentionSupport, CUDAGraphMode, Runner
+
+if TYPE_CHECKING:
+    from planner.dispatch import DispatchTable
+
+TARGET = "target"
+DRAFT = "draft"
+
+
+@frozen(kw_only=True)
+class AttentionGroup:
+    """The layers of one KV group: their kind, their backend and what it can replay."""
+
+    kind: str
+    backend: str
+    support: AttentionSupport
+
+
+@frozen(kw_only=True)
+class Microbatching:
+    """vLLM's dual-batch overlap: how many microbatches, and from how many tokens on.
+
+    The thresholds are inclusive and count the tokens of the smallest rank.
+    """
+
+    num_ubatches: int
+    decode_token_threshold: int
+    prefill_token_threshold: int
+
+
+@frozen(kw_only=True)
+class ResolvedFamily:
+    """What was derived for one family of graphs; sizes and lengths count tokens of one rank.
+
+    ``cudagraph_capture_sizes`` ascend. ``decode_query_len`` is the family's own query length,
+    ``uniform_query_lens`` those that its FULL decode entries are made for. ``lora_cases`` are the
+    captured numbers of active adapters, 0 for none.
+    """
+
+    runner: Runner
+    cudagraph_mode: CUDAGraphMode
+    cudagraph_capture_sizes: tuple[int, ...] = ()
+    max_cudagraph_capture_size: int = 0
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    data_parallel_size: int | None = None
+    decode_query_len: int | None = None
+    uniform_query_lens: tuple[int, ...] = ()
+    lora_cases: tuple[int, ...] = (0,)
+    attention_support: AttentionSupport | None = None
+    attention_groups: tuple[AttentionGroup, ...] = ()
+    microbatching: Microbatching | None = None
+
+
+@frozen(kw_only=True)
+class Decision:
+    """One value that differs from what was asked, or that nobody asked for.
+
+    ``asked`` is ``None`` where the user left the value open. ``rule`` names the rule and
+    ``because`` the circumstance that triggered it.
+    """
+
+    path: str
+    asked: Json = None
+    became: Json = None
+    rule: str
+    because: str
+
+
+class Severity:
+    """How much a finding matters: errors fail a check, warnings do under ``--strict``."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@frozen(kw_only=True)
+class Finding:
+    """What a person should know about a plan, and the setting that would change it."""
+
+    severity: str = field(metadata={"choices": (Severity.ERROR, Severity.WARNING, Severity.INFO)})
+    code: str
+    message: str
+    fix: str | None = None
+
+
+@frozen(kw_only=True)
+class Plan:
+    """The graphs of every family in capture order, and where they come from.
+
+    A plan written by hand may have ``graphs`` alone.
+    """
+
+    name: str | None = None
+    digest: str | None = None
+    deployment: Deployment = field(factory=Deployment)
+    resolved: Mapping[str, ResolvedFamily] = field(factory=dict)
+    decisions: tuple[Decision, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    graphs: Mapping[str, tuple[PlanEntry, ...]]
+
+    def entries(self, family: str = TARGET) -> tuple[PlanEntry, ...]:
+        """The entries of ``family`` in capture order.
+
+        Raises:
+            FamilyError: the plan has no such family.
+        """
+        if family not in self.graphs:
+            known = ", ".join(self.graphs) or "none"
+            raise FamilyError(f"graphs.{family}: the plan has no such family; it has: {known}")
+        return self.graphs[family]
+
+    def dispatch_table(self, family: str = TARGET) -> DispatchTable:
+        """The table that tells which entry of ``family`` serves a batch.
+
+        Raises:
+            FamilyError: the plan has no such family.
+        """
+        from planner.dispatch import dispatch_table
+
+        return dispatch_table(self, family)

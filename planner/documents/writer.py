@@ -1,0 +1,128 @@
+"""Documents as text: YAML with one line a graph entry, and the same as JSON.
+
+The bytes depend on the document alone. PyYAML's emitter writes them, in C where it is built in; how
+each scalar is written is decided here, because its own choice differs between its two emitters and
+reckons with readers of YAML 1.1 only.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from planner.documents.data import as_data
+from planner.documents.deployment import Deployment, Json
+from planner.documents.plan import Plan
+from planner.documents.scalars import is_ambiguous
+
+EMITTER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+ROWS = ("decisions", "findings")
+"""Top-level lists that take one line an item; so does each list under ``graphs``."""
+
+_NO_LINE_LIMIT = 2**31 - 1
+# Safe without quotes wherever it stands. Narrower than YAML allows, so that no emitter has to judge.
+_PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+()=-]*(?: [A-Za-z0-9_./+()=-]+)*")
+_ESCAPED_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
+
+
+def dump_deployment(deployment: Deployment) -> str:
+    """The Deployment as YAML that ``load_deployment`` reads back equal."""
+    return _dump(as_data(deployment))
+
+
+def dump_plan(plan: Plan) -> str:
+    """The Plan as YAML that ``load_plan`` reads back equal."""
+    return _dump(as_data(plan))
+
+
+def plan_to_json(plan: Plan) -> str:
+    """The Plan as JSON: the document of ``dump_plan``, for programs."""
+    text = json.dumps(as_data(plan), indent=1, ensure_ascii=False)
+    return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
+
+
+def _dump(data: Mapping[str, Json], emitter: type[Any] = EMITTER) -> str:
+    stream = io.StringIO()
+    writer = _Writer(emitter(stream, width=_NO_LINE_LIMIT, allow_unicode=True, line_break="\n"))
+    writer.document(data)
+    return stream.getvalue()
+
+
+class _Writer:
+    """Hands the events of one document to an emitter. Equal scalars share one event."""
+
+    def __init__(self, emitter: Any) -> None:
+        self._emit = emitter.emit
+        self._strings: dict[str, yaml.ScalarEvent] = {}
+
+    def document(self, data: Mapping[str, Json]) -> None:
+        self._emit(yaml.StreamStartEvent())
+        self._emit(yaml.DocumentStartEvent(explicit=False))
+        self._emit(yaml.MappingStartEvent(None, None, True, flow_style=False))
+        for key, value in data.items():
+            self._string(key)
+            if key in ROWS:
+                self._rows(value)
+            elif key == "graphs":
+                self._families(value)
+            else:
+                self._value(value, flow=False)
+        self._emit(yaml.MappingEndEvent())
+        self._emit(yaml.DocumentEndEvent(explicit=False))
+        self._emit(yaml.StreamEndEvent())
+
+    def _families(self, graphs: Mapping[str, Sequence[Json]]) -> None:
+        self._emit(yaml.MappingStartEvent(None, None, True, flow_style=not graphs))
+        for family, entries in graphs.items():
+            self._string(family)
+            self._rows(entries)
+        self._emit(yaml.MappingEndEvent())
+
+    def _rows(self, rows: Sequence[Json]) -> None:
+        self._emit(yaml.SequenceStartEvent(None, None, True, flow_style=not rows))
+        for row in rows:
+            self._value(row, flow=True)
+        self._emit(yaml.SequenceEndEvent())
+
+    def _value(self, value: Json, *, flow: bool) -> None:
+        """Any value: mappings in block style unless they are empty or inside a line, lists in flow style."""
+        if isinstance(value, dict):
+            self._emit(yaml.MappingStartEvent(None, None, True, flow_style=flow or not value))
+            for key, item in value.items():
+                self._string(key)
+                self._value(item, flow=flow)
+            self._emit(yaml.MappingEndEvent())
+        elif isinstance(value, list):
+            self._emit(yaml.SequenceStartEvent(None, None, True, flow_style=True))
+            for item in value:
+                self._value(item, flow=True)
+            self._emit(yaml.SequenceEndEvent())
+        elif isinstance(value, str):
+            self._string(value)
+        else:
+            self._emit(yaml.ScalarEvent(None, None, (True, True), _literal(value)))
+
+    def _string(self, text: str) -> None:
+        event = self._strings.get(text)
+        if event is None:
+            is_plain = _PLAIN.fullmatch(text) is not None and not is_ambiguous(text)
+            style = None if is_plain else '"'
+            event = self._strings[text] = yaml.ScalarEvent(None, None, (True, True), text, style=style)
+        self._emit(event)
+
+
+def _literal(value: bool | int | float | None) -> str:
+    """A value that is no string, in a notation that every YAML reader takes for the same."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = repr(value)
+    # An exponent without a dot is a string to readers of YAML 1.1.
+    return text.replace("e", ".0e", 1) if "e" in text and "." not in text else text

@@ -1,0 +1,72 @@
+"""Every error that graphplan raises on purpose: one class per kind, under one base.
+
+A message says what is wrong, where, and what to do. The command line prints it as one line and
+exits with the class's ``exit_code``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GraphplanError(Exception):
+    """Base of all errors that a user of graphplan can cause or meet."""
+
+    exit_code = 2
+
+
+class DocumentError(GraphplanError):
+    """A Deployment or Plan that cannot be read: wrong YAML, key, type or value.
+
+    ``path``, ``line`` and ``column`` (both counted from 1) say where, and ``key`` is the dotted
+    path inside the document; each is ``None`` where it is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.message = message
+        self.path = path
+        self.line = line
+        self.column = column
+        self.key = key
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        place = self.path or ""
+        if self.line is not None:
+            place += f":{self.line}:{self.column}" if place else f"line {self.line}, column {self.column}"
+        parts = [part for part in (place, self.key, self.message) if part]
+        return ": ".join(parts)
+
+
+class PlanError(GraphplanError):
+    """A readable deployment that the engine would refuse to start with.
+
+    ``fields`` are the dotted paths of the settings that contradict each other or the rule.
+    """
+
+    def __init__(self, message: str, *, fields: Sequence[str]) -> None:
+        self.message = message
+        self.fields = tuple(fields)
+        super().__init__(f"{', '.join(self.fields)}: {message}")
+
+
+class BatchError(GraphplanError):
+    """A batch that no runner can form, such as more requests than tokens."""
+
+
+class FamilyError(GraphplanError):
+    """A family of graphs that the plan does not have."""
+
+
+class MachineError(GraphplanError):
+    """This machine lacks what the command needs, such as a GPU or an optional package."""
+
+    exit_code = 3

@@ -1,0 +1,92 @@
+"""Known accelerators, and the scheduler defaults that the engine takes from device and usage.
+
+Source of the defaults: vLLM 0.33, batch defaults of its engine arguments (rules 10.1). Memory is
+what the vendor's driver reports in GiB, rounded down; only the thresholds 70 and 160 matter here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from attrs import frozen
+
+from planner.documents.deployment import DeviceSection
+from planner.errors import PlanError
+from planner.modes import Usage
+
+
+@frozen
+class Device:
+    """An accelerator as far as planning needs it; ``None`` where it is not known."""
+
+    name: str | None
+    compute_capability: tuple[int, int] | None
+    memory_gib: float | None
+
+
+KNOWN_DEVICES = {
+    "T4": Device("T4", (7, 5), 14),
+    "A10": Device("A10", (8, 6), 22),
+    "A10G": Device("A10G", (8, 6), 22),
+    "A100": Device("A100", (8, 0), 79),
+    "A100-40GB": Device("A100-40GB", (8, 0), 39),
+    "A100-80GB": Device("A100-80GB", (8, 0), 79),
+    "L4": Device("L4", (8, 9), 22),
+    "L40S": Device("L40S", (8, 9), 44),
+    "RTX 4090": Device("RTX 4090", (8, 9), 23),
+    "H100": Device("H100", (9, 0), 79),
+    "H200": Device("H200", (9, 0), 139),
+    "GH200": Device("GH200", (9, 0), 94),
+    "B200": Device("B200", (10, 0), 178),
+    "GB200": Device("GB200", (10, 0), 184),
+    "B300": Device("B300", (10, 3), 267),
+    "RTX 5090": Device("RTX 5090", (12, 0), 31),
+    "RTX PRO 6000": Device("RTX PRO 6000", (12, 0), 94),
+    "GB10": Device("GB10", (12, 1), 119),
+}
+
+
+def device_of(section: DeviceSection) -> Device:
+    """The accelerator of a deployment: what is written, completed by what its name tells.
+
+    Raises:
+        PlanError: the compute capability is not of the form ``9.0``.
+    """
+    name = (section.name or "").upper().removeprefix("NVIDIA ").removeprefix("GEFORCE ").strip()
+    known = KNOWN_DEVICES.get(name, Device(section.name, None, None))
+    capability = known.compute_capability
+    if section.compute_capability is not None:
+        match = re.fullmatch(r"(\d{1,2})\.(\d)", section.compute_capability)
+        if match is None:
+            raise PlanError(
+                f"{section.compute_capability!r} is no compute capability; write it as 9.0",
+                fields=("device.compute_capability",),
+            )
+        capability = int(match[1]), int(match[2])
+    memory = known.memory_gib if section.memory_gib is None else section.memory_gib
+    return Device(section.name, capability, memory)
+
+
+@frozen
+class BatchDefaults:
+    """The engine's own limits of one step, and the circumstance that chose them."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    because: str
+
+
+def batch_defaults(device: Device, usage: Usage) -> BatchDefaults:
+    """Defaults before throughput mode and model length change them."""
+    offline = usage is Usage.OFFLINE
+    memory = device.memory_gib
+    if memory is None:
+        because = f"{usage}, device memory not given: the engine's choice below 70 GiB"
+        return BatchDefaults(256, 8192 if offline else 2048, because)
+    where = f"{usage} on a device of {memory:g} GiB"
+    if memory >= 160:
+        return BatchDefaults(1024, 16384, where)
+    excluded = "a100" in (device.name or "").lower() or device.compute_capability == (12, 1)
+    if memory >= 70 and not excluded:
+        return BatchDefaults(1024, 16384 if offline else 8192, where)
+    return BatchDefaults(256, 8192 if offline else 2048, where + (f" ({device.name})" if excluded else ""))

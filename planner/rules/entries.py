@@ -1,0 +1,104 @@
+"""Which graphs exist: the entries of one family, in capture order.
+
+Source: vLLM 0.33, candidate initialisation of the V2 graph manager (rules 5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import frozen
+
+from planner.descriptors import PlanEntry
+from planner.documents.plan import Microbatching
+from planner.modes import CUDAGraphMode
+from planner.rules.microbatch import microbatch_twin
+
+
+@frozen(kw_only=True)
+class EntryRequest:
+    """What the entries of a family follow from; tokens and requests are those of one rank.
+
+    ``query_lens`` are the lengths that uniform decode batches may have, ``decode_query_len`` the
+    longest. ``varlen_decode`` replaces the uniform entries by ones over mixed query lengths.
+    """
+
+    mode: CUDAGraphMode
+    sizes: tuple[int, ...]
+    max_num_seqs: int
+    decode_query_len: int
+    query_lens: tuple[int, ...]
+    lora_cases: tuple[int, ...] = (0,)
+    varlen_decode: bool = False
+    microbatching: Microbatching | None = None
+
+    @property
+    def max_decode_tokens(self) -> int:
+        """Tokens of the widest decode batch."""
+        return self.max_num_seqs * self.decode_query_len
+
+    @property
+    def with_lora(self) -> bool:
+        """Whether the family serves LoRA adapters at all."""
+        return self.lora_cases != (0,)
+
+
+def family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
+    """The entries of a family: PIECEWISE before FULL, each from the largest number of tokens down."""
+    if not request.mode or not request.sizes:
+        return ()
+    found: list[PlanEntry] = []
+    seen: set[_Shape] = set()
+    for num_tokens in request.sizes:
+        # Sizes that round to one decode shape share its graph; the first of them places it.
+        decode = [shape for shape in _decode_shapes(request, num_tokens) if shape not in seen]
+        seen.update(decode)
+        for case in request.lora_cases:
+            for shape in (*decode, *_mixed_shape(request, num_tokens)):
+                entry = PlanEntry(*shape, case, with_lora=request.with_lora)
+                found.append(entry)
+                twin = None if request.varlen_decode else microbatch_twin(entry, request.microbatching)
+                if twin is not None:
+                    found.append(twin)
+    return capture_order(found)
+
+
+def capture_order(entries: Iterable[PlanEntry]) -> tuple[PlanEntry, ...]:
+    """``entries`` in the order in which a runner captures them; equal sizes keep their order."""
+    by_size = sorted(entries, key=lambda entry: -entry.num_tokens)
+    piecewise = [entry for entry in by_size if entry.mode is CUDAGraphMode.PIECEWISE]
+    full = [entry for entry in by_size if entry.mode is CUDAGraphMode.FULL]
+    return (*piecewise, *full)
+
+
+_Shape = tuple[CUDAGraphMode, int, int | None, int | None, int | None]
+"""Mode, tokens, requests, uniform token count, bound of the query length."""
+
+
+def _decode_shapes(request: EntryRequest, num_tokens: int) -> Iterator[_Shape]:
+    """FULL graphs for decode batches that the size ``num_tokens`` stands for."""
+    if not request.mode.separate_routine() or request.mode.decode_mode() is not CUDAGraphMode.FULL:
+        return
+    if request.varlen_decode:
+        if num_tokens <= request.max_decode_tokens:
+            num_reqs = min(num_tokens, request.max_num_seqs)
+            yield CUDAGraphMode.FULL, num_tokens, num_reqs, None, request.decode_query_len
+        return
+    for query_len in request.query_lens:
+        num_reqs = -(-num_tokens // query_len)
+        rounded = num_reqs * query_len
+        if (
+            rounded <= request.max_decode_tokens
+            and rounded <= request.sizes[-1]
+            and num_reqs <= request.max_num_seqs
+        ):
+            yield CUDAGraphMode.FULL, rounded, num_reqs, query_len, None
+
+
+def _mixed_shape(request: EntryRequest, num_tokens: int) -> tuple[_Shape, ...]:
+    """The graph for mixed batches of the size ``num_tokens``, if the mode has one."""
+    mode = request.mode.mixed_mode()
+    if mode is CUDAGraphMode.NONE:
+        return ()
+    num_reqs = min(num_tokens, request.max_num_seqs) if mode is CUDAGraphMode.FULL else None
+    return ((mode, num_tokens, num_reqs, None, None),)

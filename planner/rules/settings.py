@@ -1,0 +1,301 @@
+"""Settings: a deployment with every open value filled in, each fill recorded as a decision.
+
+Later rules read settings only, so that a default is decided in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from planner.documents.deployment import Deployment
+from planner.documents.plan import Decision, Microbatching
+from planner.errors import PlanError
+from planner.modes import PerformanceMode, Runner, Usage
+from planner.rules.devices import Device, batch_defaults, device_of
+from planner.rules.lora import lora_cases
+from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_of
+
+SUPPORTED_ENGINES = {"vllm": ("0.33",)}
+DFLASH = "dflash"
+
+DEFAULT_DECODE_THRESHOLD = 32
+DEFAULT_PREFILL_THRESHOLD = 512
+BATCHED_EXPERTS_TOKENS = 256
+"""vLLM 0.33's default token budget where expert kernels take a fixed batch from every rank."""
+
+SCHEDULE_FIELD = "speculative.num_speculative_tokens_per_batch_size"
+
+
+@frozen(kw_only=True)
+class Settings:
+    """What the rules work on; tokens and requests are those of one rank.
+
+    ``num_speculative_tokens`` is 0 without speculative decoding. ``query_lens`` are the lengths
+    that uniform decode batches may have, ``tiers`` the same with the widest batch of each.
+    ``microbatching`` is ``None`` where no step is cut.
+    """
+
+    runner: Runner
+    usage: Usage
+    performance_mode: PerformanceMode
+    optimization_level: int
+    device: Device
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    data_parallel_size: int
+    num_speculative_tokens: int
+    tiers: tuple[Tier, ...]
+    lora_cases: tuple[int, ...]
+    microbatching: Microbatching | None
+    decisions: tuple[Decision, ...]
+
+    @property
+    def query_len(self) -> int:
+        """Tokens of a decode request: its sampled token and the drafts to verify."""
+        return 1 + self.num_speculative_tokens
+
+    @property
+    def query_lens(self) -> tuple[int, ...]:
+        """The query lengths in use, ascending."""
+        return tuple(sorted({tier.query_len for tier in self.tiers}))
+
+
+def settle(deployment: Deployment) -> Settings:
+    """The settings of ``deployment``.
+
+    Raises:
+        PlanError: the engine would refuse a value, or graphplan does not know the engine.
+    """
+    _require_supported_engine(deployment)
+    engine = deployment.engine
+    usage = engine.usage or Usage.API_SERVER
+    performance_mode = engine.performance_mode or PerformanceMode.BALANCED
+    device = device_of(deployment.device)
+    limits = _step_limits(deployment, device, usage, performance_mode)
+    ranks = _lockstep_ranks(deployment)
+    max_num_seqs = limits[0]
+    draft_tokens = _num_speculative_tokens(deployment)
+    dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks)
+    runner = engine.runner or _runner_by_environment(deployment)
+    return Settings(
+        runner=runner,
+        usage=usage,
+        performance_mode=performance_mode,
+        optimization_level=2 if engine.optimization_level is None else engine.optimization_level,
+        device=device,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=limits[1],
+        data_parallel_size=ranks,
+        num_speculative_tokens=draft_tokens,
+        tiers=tiers_of(dense) if dense else (Tier(1 + draft_tokens, max_num_seqs),),
+        lora_cases=_lora_cases(deployment, runner),
+        microbatching=_microbatching(deployment, ranks),
+        decisions=(*_engine_defaults(deployment), *limits[2], *schedule_decisions),
+    )
+
+
+def environment_flag(deployment: Deployment, name: str) -> bool | None:
+    """A switch of ``engine.env``: on, off, or ``None`` where it is not set.
+
+    Raises:
+        PlanError: its value is neither 0 nor 1.
+    """
+    value = deployment.engine.env.get(name)
+    if value is None:
+        return None
+    if value.lower() not in ("0", "1", "true", "false"):
+        raise PlanError(f"{value!r} is no switch; write 0 or 1", fields=(f"engine.env.{name}",))
+    return value.lower() in ("1", "true")
+
+
+def _require_supported_engine(deployment: Deployment) -> None:
+    engine = deployment.engine
+    name = engine.name or "vllm"
+    if name not in SUPPORTED_ENGINES:
+        known = ", ".join(SUPPORTED_ENGINES)
+        raise PlanError(
+            f"{name!r} is no engine that can be planned for; those are: {known}", fields=("engine.name",)
+        )
+    versions = SUPPORTED_ENGINES[name]
+    if engine.version is not None and engine.version not in versions:
+        supported = ", ".join(versions)
+        raise PlanError(
+            f"the rules of {name} {engine.version!r} are not known; supported versions: {supported}",
+            fields=("engine.version",),
+        )
+
+
+def _engine_defaults(deployment: Deployment) -> Iterator[Decision]:
+    engine = deployment.engine
+    open_values = (
+        (
+            "engine.version",
+            engine.version,
+            SUPPORTED_ENGINES["vllm"][-1],
+            "the newest version whose rules are known",
+        ),
+        ("engine.usage", engine.usage, Usage.API_SERVER.value, "vllm serve"),
+        (
+            "engine.performance_mode",
+            engine.performance_mode,
+            PerformanceMode.BALANCED.value,
+            "vLLM's default",
+        ),
+        ("engine.optimization_level", engine.optimization_level, 2, "vLLM's default"),
+    )
+    for path, asked, became, because in open_values:
+        if asked is None:
+            yield Decision(path=path, became=became, rule="engine-default", because=because)
+
+
+def _runner_by_environment(deployment: Deployment) -> Runner:
+    chosen = environment_flag(deployment, "VLLM_USE_V2_MODEL_RUNNER")
+    return Runner.V1 if chosen is False else Runner.V2
+
+
+def _lockstep_ranks(deployment: Deployment) -> int:
+    """Data-parallel ranks that agree on every step; those of a dense model run on their own."""
+    if deployment.parallel.is_moe_model is False:
+        return 1
+    return deployment.parallel.data_parallel_size or 1
+
+
+def _num_speculative_tokens(deployment: Deployment) -> int:
+    speculative = deployment.speculative
+    if speculative is None:
+        return 0
+    if speculative.num_speculative_tokens is None:
+        raise PlanError(
+            "the number of draft tokens is not given; write how many tokens are drafted a step",
+            fields=("speculative.num_speculative_tokens",),
+        )
+    return speculative.num_speculative_tokens
+
+
+def _step_limits(
+    deployment: Deployment, device: Device, usage: Usage, performance_mode: PerformanceMode
+) -> tuple[int, int, tuple[Decision, ...]]:
+    """Requests and tokens of one step, and the decisions for those left open (rules 10.1)."""
+    scheduler, parallel = deployment.scheduler, deployment.parallel
+    defaults = batch_defaults(device, usage)
+    seqs, tokens, because = defaults.max_num_seqs, defaults.max_num_batched_tokens, defaults.because
+    token_reasons = [because]
+    batched_experts = parallel.all2all_backend in ("deepep_low_latency", "nixl_ep")
+    if parallel.enable_expert_parallel and batched_experts and _lockstep_ranks(deployment) > 1:
+        tokens = BATCHED_EXPERTS_TOKENS
+        token_reasons = [f"expert batches of all2all_backend {parallel.all2all_backend}"]
+    if performance_mode is PerformanceMode.THROUGHPUT:
+        seqs, tokens = 2 * seqs, 2 * tokens
+        because += ", doubled by performance_mode throughput"
+        token_reasons.append("doubled by performance_mode throughput")
+    if scheduler.max_num_seqs is not None:
+        seqs = scheduler.max_num_seqs
+    model_len = deployment.model.max_model_len or _config_model_len(deployment)
+    if scheduler.enable_chunked_prefill is False and model_len and model_len > tokens:
+        tokens = model_len
+        token_reasons.append("raised to the model length, as prefill is not chunked")
+    if model_len and seqs * model_len < tokens:
+        tokens = seqs * model_len
+        token_reasons.append(f"no more than {seqs} requests of {model_len} tokens")
+    decisions = []
+    if scheduler.max_num_seqs is None:
+        decisions.append(
+            Decision(path="scheduler.max_num_seqs", became=seqs, rule="device-default", because=because)
+        )
+    if scheduler.max_num_batched_tokens is None:
+        because = ", ".join(token_reasons)
+        path = "scheduler.max_num_batched_tokens"
+        decisions.append(Decision(path=path, became=tokens, rule="device-default", because=because))
+    else:
+        tokens = scheduler.max_num_batched_tokens
+    return seqs, tokens, tuple(decisions)
+
+
+def _config_model_len(deployment: Deployment) -> int | None:
+    config = deployment.model.config
+    if config is None:
+        return None
+    text = config.facts.get("text_config")
+    for facts in (text if isinstance(text, dict) else {}, config.facts):
+        length = facts.get("max_position_embeddings")
+        if isinstance(length, int):
+            return length
+    return None
+
+
+def _schedule(
+    deployment: Deployment, max_num_seqs: int, draft_tokens: int, ranks: int
+) -> tuple[tuple[int, ...], tuple[Decision, ...]]:
+    """Draft tokens by batch size, empty where the number is fixed."""
+    speculative = deployment.speculative
+    schedule = speculative.num_speculative_tokens_per_batch_size if speculative else None
+    if schedule is None:
+        return (), ()
+    if ranks > 1:
+        dropped = Decision(
+            path=SCHEDULE_FIELD,
+            asked=[list(entry) for entry in schedule],
+            became=None,
+            rule="schedule-needs-one-rank",
+            because=f"{ranks} data-parallel ranks in lock-step could draft different lengths; "
+            f"{draft_tokens} tokens are drafted at every batch size",
+        )
+        return (), (dropped,)
+    fault = schedule_fault(schedule)
+    if fault is not None:
+        raise PlanError(f"the schedule is refused: {fault}", fields=(SCHEDULE_FIELD,))
+    return dense_schedule(schedule, max_num_seqs, draft_tokens), ()
+
+
+def _lora_cases(deployment: Deployment, runner: Runner) -> tuple[int, ...]:
+    lora = deployment.lora
+    if lora is None:
+        return (0,)
+    specialize = deployment.compilation.cudagraph_specialize_lora
+    return lora_cases(
+        1 if lora.max_loras is None else lora.max_loras,
+        specialize_active_lora=bool(lora.specialize_active_lora),
+        specialize_lora=True if specialize is None else specialize,
+        runner=runner,
+    )
+
+
+def _microbatching(deployment: Deployment, ranks: int) -> Microbatching | None:
+    """Microbatches of one step; only ranks in lock-step ever cut one.
+
+    Raises:
+        PlanError: a threshold below the number of microbatches, or an all-to-all backend that
+            cannot overlap.
+    """
+    parallel = deployment.parallel
+    num_ubatches = 2 if parallel.enable_dbo else parallel.ubatch_size or 0
+    if num_ubatches < 2:
+        return None
+    decode = parallel.dbo_decode_token_threshold
+    prefill = parallel.dbo_prefill_token_threshold
+    microbatching = Microbatching(
+        num_ubatches=num_ubatches,
+        decode_token_threshold=DEFAULT_DECODE_THRESHOLD if decode is None else decode,
+        prefill_token_threshold=DEFAULT_PREFILL_THRESHOLD if prefill is None else prefill,
+    )
+    for name, threshold in (
+        ("dbo_decode_token_threshold", microbatching.decode_token_threshold),
+        ("dbo_prefill_token_threshold", microbatching.prefill_token_threshold),
+    ):
+        if threshold < num_ubatches:
+            raise PlanError(
+                f"the threshold is {threshold} tokens, fewer than the {num_ubatches} microbatches; "
+                f"raise it to {num_ubatches} at least",
+                fields=(f"parallel.{name}",),
+            )
+    overlapping = ("deepep_low_latency", "deepep_high_throughput", "nixl_ep")
+    backend = parallel.all2all_backend or "allgather_reducescatter"
+    if backend not in overlapping:
+        raise PlanError(
+            f"microbatches are on but all2all_backend is {backend}; choose one of {', '.join(overlapping)}, "
+            "or turn enable_dbo off",
+            fields=("parallel.all2all_backend", "parallel.enable_dbo"),
+        )
+    return microbatching if ranks > 1 else None

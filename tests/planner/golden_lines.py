@@ -1,0 +1,45 @@
+"""The real engine's answers, one deployment a line (see the project's CONTRIBUTING).
+
+The whole file lies beside the project where it was developed; a clone has a sample of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+from planner import Deployment, PlanEntry, load_deployment
+from planner.descriptors import BatchExecutionDescriptor
+
+PROJECT = Path(__file__).resolve().parents[2]
+WHOLE = PROJECT.parent / "shared" / "golden" / "vllm-0.33.jsonl.gz"
+SAMPLE = PROJECT / "tests" / "data" / "vllm-0.33-sample.jsonl.gz"
+
+
+def golden_lines(runner: str) -> list[dict[str, Any]]:
+    """The lines that the model runner ``runner`` (``v1`` or ``v2``) answered."""
+    with gzip.open(WHOLE if WHOLE.is_file() else SAMPLE, "rt", encoding="utf-8") as file:
+        lines = [json.loads(line) for line in file]
+    return [line for line in lines if line["deployment"]["engine"]["runner"] == runner]
+
+
+def load(line: dict[str, Any]) -> Deployment:
+    """The deployment of a line, read as a user's document is."""
+    return load_deployment(line["deployment"])
+
+
+def as_answer(descriptor: BatchExecutionDescriptor | PlanEntry) -> dict[str, Any]:
+    """A V2 descriptor in the form of the golden file."""
+    if isinstance(descriptor, PlanEntry):
+        descriptor = descriptor.execution_descriptor
+    return {
+        "mode": str(descriptor.cg_mode),
+        "num_tokens": descriptor.num_tokens,
+        "num_reqs": descriptor.num_reqs,
+        "uniform_token_count": descriptor.uniform_token_count,
+        "max_query_len": descriptor.max_query_len,
+        "num_active_loras": descriptor.num_active_loras,
+        "num_ubatches": descriptor.num_ubatches,
+    }
