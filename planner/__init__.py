@@ -10,10 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from planner.agreement import Agreement, Batch, agree, column, decide
+    from planner.agreement import agree, column, decide
+    from planner.batches import Agreement, Batch
     from planner.compile import compile_plan
     from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor, PlanEntry, Prologue
     from planner.dispatch import DispatchTable
+    from planner.dispatch_v1 import V1DispatchTable
     from planner.documents.deployment import Deployment
     from planner.documents.load import load_deployment, load_plan
     from planner.documents.plan import Decision, Finding, Plan
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode
 
 _HOMES = {
-    "planner.agreement": ("Agreement", "Batch", "agree", "column", "decide"),
+    "planner.agreement": ("agree", "column", "decide"),
+    "planner.batches": ("Agreement", "Batch"),
     "planner.compile": ("compile_plan",),
     "planner.descriptors": ("BatchDescriptor", "BatchExecutionDescriptor", "PlanEntry", "Prologue"),
     "planner.dispatch": ("DispatchTable",),
+    "planner.dispatch_v1": ("V1DispatchTable",),
     "planner.documents.deployment": ("Deployment",),
     "planner.documents.plan": ("Decision", "Finding", "Plan"),
     "planner.documents.load": ("load_deployment", "load_plan"),
@@ -70,6 +74,7 @@ __all__ = [
     "PlanEntry",
     "PlanError",
     "Prologue",
+    "V1DispatchTable",
     "agree",
     "column",
     "compile_plan",

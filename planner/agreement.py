@@ -1,7 +1,8 @@
 """Agreement of data-parallel ranks on one step: each tells the others a column, each then decides.
 
 Every rank computes the same decision from the same columns, so no second exchange is needed.
-Source: vLLM 0.33, V2 data-parallel dispatch (rules 6.1).
+The functions below take the tables of both runners; those of the V1 runner follow the rules of
+``planner.agreement_v1``. Source: vLLM 0.33, V2 data-parallel dispatch (rules 6.1).
 """
 
 from __future__ import annotations
@@ -11,49 +12,14 @@ from typing import Any
 
 from attrs import fields_dict, frozen
 
+from planner import agreement_v1
+from planner.batches import Agreement, Batch, as_batch
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
+from planner.dispatch_v1 import V1DispatchTable
 from planner.errors import BatchError
 from planner.modes import CUDAGraphMode
 from planner.rules.microbatch import passes_threshold
-
-
-@frozen(kw_only=True)
-class Batch:
-    """What one rank brings to a step. Tokens and requests are its own, before padding.
-
-    ``uniform_token_count``, ``max_query_len`` and ``num_active_loras`` are those of ``dispatch``.
-    ``need_eager`` forbids graphs, ``allow_ubatching`` allows microbatches, ``uniform_decode`` says
-    that every request has the decode query length, ``allow_skip_drafts`` that drafting may be left
-    out of this step.
-    """
-
-    num_reqs: int
-    num_tokens: int
-    uniform_token_count: int | None = None
-    max_query_len: int | None = None
-    num_active_loras: int = 0
-    need_eager: bool = False
-    allow_ubatching: bool = False
-    uniform_decode: bool = False
-    allow_skip_drafts: bool = False
-
-
-@frozen
-class Agreement:
-    """What one rank runs. All fields but ``descriptor`` are the same on every rank.
-
-    ``num_tokens_across_dp`` are the tokens that each rank runs, ``num_reqs`` the largest number
-    of requests of any rank. With no work on any rank, and where there is only one rank, all fields
-    after ``descriptor`` are ``None``.
-    """
-
-    descriptor: BatchExecutionDescriptor
-    num_tokens_across_dp: tuple[int, ...] | None = None
-    uniform_token_count: int | None = None
-    eager: bool | None = None
-    num_reqs: int | None = None
-    skip_drafts: bool | None = None
 
 
 @frozen
@@ -69,39 +35,15 @@ class _Column:
     allow_skip_drafts: int
 
 
-def as_batch(source: Mapping[str, Any] | object) -> Batch:
-    """A batch from a mapping or from any object with the attributes of ``Batch``.
+def column(table: DispatchTable | V1DispatchTable, batch: Mapping[str, Any] | object) -> tuple[int, ...]:
+    """What a rank tells the others about its batch: seven integers of the V2 runner, four of V1's.
 
-    Raises:
-        BatchError: a field is missing, unknown, or a batch has tokens without requests.
-    """
-    known = fields_dict(Batch)
-    if isinstance(source, Batch):
-        batch = source
-    elif isinstance(source, Mapping):
-        unknown = [key for key in source if key not in known]
-        missing = [key for key in ("num_reqs", "num_tokens") if key not in source]
-        if unknown or missing:
-            fault = f"unknown field {unknown[0]!r}" if unknown else f"field {missing[0]!r} is missing"
-            raise BatchError(f"batch: {fault}; the fields are {', '.join(known)}")
-        batch = Batch(**source)
-    else:
-        batch = Batch(**{name: getattr(source, name) for name in known if hasattr(source, name)})
-    if batch.num_reqs < 0 or batch.num_tokens < batch.num_reqs:
-        raise BatchError(
-            f"batch: {batch.num_reqs} requests cannot share {batch.num_tokens} tokens; "
-            "each request has at least one token"
-        )
-    return batch
-
-
-def column(table: DispatchTable, batch: Mapping[str, Any] | object) -> tuple[int, ...]:
-    """What a rank tells the others about its batch: seven integers.
-
-    They are the tokens, the strength of the rank's own runtime mode (0 to 2), the uniform token
+    Those of V2 are the tokens, the strength of the rank's own runtime mode (0 to 2), the uniform token
     count (0 for none), the longest query (-1 for none), whether microbatches are allowed, the
     requests, and whether drafting may be skipped.
     """
+    if isinstance(table, V1DispatchTable):
+        return agreement_v1.column(table, batch)
     own = as_batch(batch)
     return (
         own.num_tokens,
@@ -115,7 +57,7 @@ def column(table: DispatchTable, batch: Mapping[str, Any] | object) -> tuple[int
 
 
 def decide(
-    table: DispatchTable,
+    table: DispatchTable | V1DispatchTable,
     columns: Sequence[Sequence[int]],
     rank: int,
     batch: Mapping[str, Any] | object,
@@ -123,8 +65,11 @@ def decide(
     """What ``rank`` runs once it has the columns of all ranks; ``batch`` is its own.
 
     Raises:
-        BatchError: a column does not have seven rows, or ``rank`` has none.
+        BatchError: a column does not have the runner's rows, ``rank`` has none, or a V1 rank lacks
+            the graph that the others agreed on.
     """
+    if isinstance(table, V1DispatchTable):
+        return agreement_v1.decide(table, columns, rank, batch)
     own = as_batch(batch)
     ranks = _as_columns(columns, rank)
     if len(ranks) == 1:
@@ -156,7 +101,9 @@ def decide(
     return Agreement(descriptor, across, uniform, False, num_reqs, skip_drafts)
 
 
-def agree(table: DispatchTable, batches: Sequence[Mapping[str, Any] | object]) -> list[Agreement]:
+def agree(
+    table: DispatchTable | V1DispatchTable, batches: Sequence[Mapping[str, Any] | object]
+) -> list[Agreement]:
     """The decision of every rank, in rank order; one rank alone has nobody to agree with."""
     own = [as_batch(batch) for batch in batches]
     columns = [column(table, batch) for batch in own]

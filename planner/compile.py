@@ -11,6 +11,7 @@ from planner.documents.plan import DRAFT, TARGET, Decision, Plan, ResolvedFamily
 from planner.errors import PlanError
 from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode, PerformanceMode, Runner
 from planner.rules.attention import Attention, attention_of
+from planner.rules.breakable import breakable_reason
 from planner.rules.draft import draft_mode, with_prologue
 from planner.rules.entries import EntryRequest, family_entries
 from planner.rules.mode import (
@@ -23,7 +24,7 @@ from planner.rules.mode import (
     mode_for_adaptive_verification,
     mode_within_support,
 )
-from planner.rules.settings import DFLASH, Settings, environment_flag, settle
+from planner.rules.settings import DFLASH, Settings, settle
 from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, platform_ceiling
 from planner.verify import verify
 
@@ -38,7 +39,7 @@ def compile_plan(deployment: Deployment) -> Plan:
         PlanError: the engine would refuse to start; the error names the fields and their values.
     """
     settings = settle(deployment)
-    attention = attention_of(deployment)
+    attention = attention_of(deployment, settings)
     request = _mode_request(deployment, settings)
     state = mode_before_sizes(request)
     sizes = _sizes(deployment, settings, state)
@@ -74,14 +75,16 @@ class _Family:
 
 
 def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
-    compilation = deployment.compilation
+    compilation, target = deployment.compilation, settings.target
     return ModeRequest(
         cudagraph_mode=compilation.cudagraph_mode,
         compile_mode=compilation.mode,
         optimization_level=settings.optimization_level,
         enforce_eager=bool(deployment.model.enforce_eager),
-        torch_compile_disabled=bool(environment_flag(deployment, "TORCH_COMPILE_DISABLE")),
-        breakable_graphs=bool(environment_flag(deployment, "VLLM_USE_BREAKABLE_CUDAGRAPH")),
+        torch_compile_disabled=bool(deployment.engine.flag("TORCH_COMPILE_DISABLE")),
+        breakable_because=breakable_reason(deployment, target),
+        pooling=deployment.scheduler.runner_type == "pooling" or bool(target and target.is_pooling),
+        encoder_decoder=bool(target and target.is_encoder_decoder),
     )
 
 
@@ -135,7 +138,8 @@ def _after_sizes(
         ),
     )
     if adaptive:
-        available = request.breakable_graphs or state.compile_mode is not CompilationMode.NONE
+        compiled = state.compile_mode is not CompilationMode.NONE
+        available = request.breakable_because is not None or compiled
         state = mode_for_adaptive_verification(state, piecewise_available=available)
     return mode_within_support(
         state,
@@ -144,7 +148,7 @@ def _after_sizes(
             backend=attention.deciding,
             query_len=settings.query_len,
             inductor_partition=partition,
-            breakable_graphs=request.breakable_graphs,
+            breakable_graphs=request.breakable_because is not None,
         ),
     )
 
@@ -157,7 +161,7 @@ def _refuse_adaptive_verification(deployment: Deployment, settings: Settings, at
     stages = deployment.parallel.pipeline_parallel_size or 1
     if stages > 1:
         raise PlanError(
-            f"adaptive verification runs in 1 pipeline stage but there are {stages}; set pipeline_parallel_size 1",
+            f"adaptive verification runs in 1 pipeline stage, not {stages}; set the size to 1",
             fields=(field, "parallel.pipeline_parallel_size"),
         )
     bound = attention.varlen_max_query_len
@@ -198,6 +202,7 @@ def _target(
         max_cudagraph_capture_size=sizes.maximum,
         max_num_seqs=settings.max_num_seqs,
         max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_num_active_seqs=settings.max_num_active_seqs,
         data_parallel_size=settings.data_parallel_size,
         decode_query_len=settings.query_len,
         uniform_query_lens=settings.query_lens,
@@ -225,7 +230,7 @@ def _draft(settings: Settings, target: ResolvedFamily, attention: Attention) -> 
         cudagraph_mode=mode,
         lora_cases=(0,),
         attention_support=attention.draft_support,
-        attention_groups=(),
+        attention_groups=attention.draft_groups,
         microbatching=None,
     )
     entries = with_prologue(

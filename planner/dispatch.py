@@ -12,8 +12,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry, fits
+from planner.dispatch_v1 import V1DispatchTable, v1_dispatch_table
 from planner.documents.plan import Microbatching, Plan
-from planner.modes import CUDAGraphMode
+from planner.modes import CUDAGraphMode, Runner
 from planner.rules.lora import lora_map
 
 _Candidate = tuple[int, int | None, BatchExecutionDescriptor]
@@ -129,8 +130,10 @@ class DispatchTable:
         return BatchExecutionDescriptor(_NONE, num_tokens, num_reqs, None, None, case, num_ubatches)
 
 
-def dispatch_table(plan: Plan, family: str) -> DispatchTable:
-    """The table of ``family``; a plan written by hand may lack what was resolved for it.
+def dispatch_table(plan: Plan, family: str) -> DispatchTable | V1DispatchTable:
+    """The table of ``family`` by the rules of its runner.
+
+    A plan written by hand may lack what was resolved for it, and then is one for the V2 runner.
 
     Raises:
         FamilyError: the plan has no such family.
@@ -139,6 +142,8 @@ def dispatch_table(plan: Plan, family: str) -> DispatchTable:
     resolved = plan.resolved.get(family)
     if resolved is None:
         return DispatchTable(entries, lora_cases={entry.num_active_loras for entry in entries})
+    if resolved.runner is Runner.V1:
+        return v1_dispatch_table(plan, family, resolved)
     return DispatchTable(
         entries,
         lora_cases=resolved.lora_cases,

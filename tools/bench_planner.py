@@ -120,6 +120,7 @@ class ScanningTable:
         longest: int | None,
         ubatches: int,
     ) -> bool:
+        """Whether the object serves the batch."""
         if descriptor.uniform_token_count is not None and descriptor.uniform_token_count != uniform:
             return False
         if descriptor.max_query_len is not None and (longest is None or descriptor.max_query_len < longest):
@@ -141,6 +142,7 @@ class ScanningTable:
         max_query_len: int | None = None,
         num_ubatches: int = 1,
     ) -> Descriptor:
+        """The first candidate that serves the batch, or an eager one."""
         case = num_active_loras
         if case > 0:
             case = self.cases.get(case, self.largest)

@@ -78,7 +78,7 @@ def place_layers(side: ModelSide, request: BackendRequest, env: Environment) -> 
         PlanError: a layer finds no backend, the one that the user asked for cannot serve it, or
             its backend is not derived here.
     """
-    answers: dict[tuple[Question, Mixer], str] = {}
+    answers: dict[Question, str] = {}
     skipped = _unquantised(side)
     placed = []
     for layer in side.layers:
@@ -87,10 +87,10 @@ def place_layers(side: ModelSide, request: BackendRequest, env: Environment) -> 
             placed.append(Placed(layer=layer, backend=_fixed(side, layer), kv_cache_dtype=kv_dtype))
             continue
         question = _question(side, layer, kv_dtype, request)
-        key = (question, layer.mixer)
-        if key not in answers:
-            answers[key] = _answer(side, question, request, env)
-        placed.append(Placed(layer=layer, backend=answers[key], kv_cache_dtype=kv_dtype, question=question))
+        if question not in answers:
+            answers[question] = _answer(side, question, request, env)
+        backend = answers[question]
+        placed.append(Placed(layer=layer, backend=backend, kv_cache_dtype=kv_dtype, question=question))
     return tuple(placed)
 
 

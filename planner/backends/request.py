@@ -8,7 +8,6 @@ from attrs import evolve, field, frozen
 
 from planner.backends.environment import Capability, Environment
 from planner.documents.deployment import Deployment, SpeculativeSection
-from planner.errors import PlanError
 from planner.models.draft import DFLASH_METHODS
 from planner.models.facts import ModelFacts
 from planner.modes import Runner
@@ -98,7 +97,7 @@ def deployment_environment(
     Raises:
         PlanError: an environment variable that counts here is neither 0 nor 1.
     """
-    parallel, env = deployment.parallel, deployment.engine.env
+    parallel, engine = deployment.parallel, deployment.engine
     speculative = deployment.speculative or SpeculativeSection()
     tokens = speculative.num_speculative_tokens or 0
     parallel_drafting = speculative.parallel_drafting or speculative.method in DFLASH_METHODS
@@ -110,18 +109,6 @@ def deployment_environment(
         decode_context_parallel_size=parallel.decode_context_parallel_size or 1,
         prefill_context_parallel_size=parallel.prefill_context_parallel_size or 1,
         adaptive_verification=bool(speculative.enable_adaptive_verification),
-        batch_invariant=env_flag(env, "VLLM_BATCH_INVARIANT"),
-        cubins=env_flag(env, "VLLM_HAS_FLASHINFER_CUBIN", default=True),
+        batch_invariant=bool(engine.flag("VLLM_BATCH_INVARIANT")),
+        cubins=engine.flag("VLLM_HAS_FLASHINFER_CUBIN") is not False,
     )
-
-
-def env_flag(env: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    """The variable ``name`` as a boolean, ``default`` where it is not set.
-
-    Raises:
-        PlanError: it is set to something that is neither 0 nor 1.
-    """
-    value = env.get(name, "").strip()
-    if value not in ("", "0", "1"):
-        raise PlanError(f"{name} is {value!r}; set it to 0 or 1", fields=(f"engine.env.{name}",))
-    return value == "1" if value else default

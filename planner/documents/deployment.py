@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS
+from planner.errors import PlanError
 from planner.modes import (
     AttentionSupport,
     CapturePolicy,
@@ -56,6 +57,17 @@ class EngineSection:
     performance_mode: PerformanceMode | None = None
     optimization_level: int | None = field(default=None, metadata=within(0, 3))
     env: Mapping[str, str] = field(factory=dict)
+
+    def flag(self, name: str) -> bool | None:
+        """The environment variable ``name`` as a switch, ``None`` where it is not set.
+
+        Raises:
+            PlanError: it is set to something that is neither 0 nor 1.
+        """
+        value = self.env.get(name, "").strip()
+        if value not in ("", "0", "1"):
+            raise PlanError(f"{name} is {value!r}; set it to 0 or 1", fields=(f"engine.env.{name}",))
+        return value == "1" if value else None
 
 
 @frozen(kw_only=True)

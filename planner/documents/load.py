@@ -14,6 +14,7 @@ from planner.documents.scalars import is_null, to_str
 from planner.documents.sources import Document, Source, read_source
 from planner.documents.structure import structure
 from planner.documents.tree import Node, NodeError, Table, described, shown, under
+from planner.modes import Runner
 
 DEPLOYMENT = Deployment.__name__
 PLAN = Plan.__name__
@@ -124,7 +125,7 @@ def _plan(document: Document) -> Plan:
 
 
 def _with_lora_families(plan: Plan) -> Plan:
-    """``plan`` with the entries of its LoRA families marked as such."""
+    """``plan`` with the entries of its LoRA families marked as such; V1's need no mark."""
     graphs = {
         family: tuple(entry.in_lora_family() for entry in entries) if _has_lora(plan, family) else entries
         for family, entries in plan.graphs.items()
@@ -134,6 +135,8 @@ def _with_lora_families(plan: Plan) -> Plan:
 
 def _has_lora(plan: Plan, family: str) -> bool:
     resolved = plan.resolved.get(family)
+    if resolved is not None and resolved.runner is Runner.V1:
+        return False
     return (
         plan.deployment.lora is not None
         or (resolved is not None and any(case > 0 for case in resolved.lora_cases))

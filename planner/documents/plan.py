@@ -14,6 +14,7 @@ from planner.modes import AttentionSupport, CUDAGraphMode, Runner
 
 if TYPE_CHECKING:
     from planner.dispatch import DispatchTable
+    from planner.dispatch_v1 import V1DispatchTable
 
 TARGET = "target"
 DRAFT = "draft"
@@ -55,6 +56,7 @@ class ResolvedFamily:
     max_cudagraph_capture_size: int = 0
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
+    max_num_active_seqs: int | None = None
     data_parallel_size: int | None = None
     decode_query_len: int | None = None
     uniform_query_lens: tuple[int, ...] = ()
@@ -123,8 +125,8 @@ class Plan:
             raise FamilyError(f"graphs.{family}: the plan has no such family; it has: {known}")
         return self.graphs[family]
 
-    def dispatch_table(self, family: str = TARGET) -> DispatchTable:
-        """The table that tells which entry of ``family`` serves a batch.
+    def dispatch_table(self, family: str = TARGET) -> DispatchTable | V1DispatchTable:
+        """The table that tells which entry of ``family`` serves a batch, by its runner's rules.
 
         Raises:
             FamilyError: the plan has no such family.

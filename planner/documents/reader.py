@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 import yaml
-from attrs import define
+from attrs import define, frozen
 
 from planner.documents.tree import (
     MAX_DEPTH,
@@ -98,17 +98,23 @@ def _one_line(text: str) -> str:
 
 @define(eq=False)
 class _Open:
-    """A container whose end has not been met; ``key`` is the key whose value comes next."""
+    """A container whose end has not been met.
+
+    ``key`` is the key whose value comes next, ``levels`` counts the containers inside one another
+    so far, this one included.
+    """
 
     node: Items | Table
     anchor: str | None
     nodes_before: int
     key: str | None = None
+    levels: int = 1
 
     def expects_key(self) -> bool:
         return self.key is None and isinstance(self.node, Table)
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Node, levels: int) -> None:
+        self.levels = max(self.levels, levels + 1)
         if isinstance(self.node, Items):
             self.node.items.append(node)
         elif self.key is not None:
@@ -116,16 +122,25 @@ class _Open:
             self.key = None
 
 
+@frozen
+class _Anchored:
+    """What an alias stands for, and how much that is."""
+
+    node: Node
+    nodes: int
+    levels: int
+
+
 @define(eq=False)
 class _Builder:
     """The state of reading one document: open containers, anchors, and the number of nodes so far.
 
     ``nodes`` counts an alias as all that it stands for, so that the tree can be walked without
-    fear. ``anchors`` maps a name to its node and that node's count; an open one has none.
+    fear. A container that is still open is an anchor without a value.
     """
 
     stack: list[_Open]
-    anchors: dict[str, tuple[Node, int] | None]
+    anchors: dict[str, _Anchored | None]
     nodes: int = 0
     root: Node | None = None
 
@@ -151,19 +166,18 @@ class _Builder:
             raise _tag_error(event.tag, place)
         if not text.isascii():
             _refuse_surrogates(text, place)
-        plain = not event.style
         self.count(1, place)
-        stack = self.stack
-        if stack and stack[-1].expects_key():
-            self.open_key(stack[-1], text, plain, place)
-            return
-        node = Scalar(text, plain, place)
+        node = Scalar(text, not event.style, place)
         if event.anchor is not None:
-            self.anchors[event.anchor] = (node, 1)
-        self.place_node(node)
+            self.anchors[event.anchor] = _Anchored(node, 1, 0)
+        if self.stack and self.stack[-1].expects_key():
+            self.open_key(self.stack[-1], node)
+        else:
+            self.place_node(node, 0)
 
-    def open_key(self, parent: _Open, text: str, plain: bool, place: Place) -> None:
-        if plain and text == "<<":
+    def open_key(self, parent: _Open, key: Scalar) -> None:
+        text, place = key.text, key.place
+        if key.plain and text == "<<":
             raise NodeError("merge keys (<<) are not supported; write the keys out", place)
         table = parent.node
         if isinstance(table, Table):
@@ -180,8 +194,7 @@ class _Builder:
             raise _tag_error(event.tag, node.place)
         if self.stack and self.stack[-1].expects_key():
             raise NodeError("a key must be a single word or a string, not a list or a mapping", node.place)
-        if len(self.stack) >= MAX_DEPTH:
-            raise NodeError(f"nested more than {MAX_DEPTH} levels deep", node.place)
+        self.check_depth(1, node.place)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
         self.stack.append(_Open(node, event.anchor, self.nodes))
@@ -190,8 +203,9 @@ class _Builder:
     def end(self) -> None:
         closed = self.stack.pop()
         if closed.anchor is not None:
-            self.anchors[closed.anchor] = (closed.node, self.nodes - closed.nodes_before)
-        self.place_node(closed.node)
+            nodes = self.nodes - closed.nodes_before
+            self.anchors[closed.anchor] = _Anchored(closed.node, nodes, closed.levels)
+        self.place_node(closed.node, closed.levels)
 
     def alias(self, event: Any) -> None:
         place = _start(event)
@@ -203,9 +217,13 @@ class _Builder:
             raise NodeError(f"the alias {name} stands inside what it refers to", place)
         if self.stack and self.stack[-1].expects_key():
             raise NodeError("a key must be a single word or a string, not an alias", place)
-        node, size = target
-        self.count(size, place)
-        self.place_node(node)
+        self.count(target.nodes, place)
+        self.check_depth(target.levels, place)
+        self.place_node(target.node, target.levels)
+
+    def check_depth(self, levels: int, place: Place) -> None:
+        if len(self.stack) + levels > MAX_DEPTH:
+            raise NodeError(f"nested more than {MAX_DEPTH} levels deep", place)
 
     def count(self, added: int, place: Place) -> None:
         self.nodes += added
@@ -224,9 +242,9 @@ class _Builder:
                 keys.append(container.key)
         return keys
 
-    def place_node(self, node: Node) -> None:
+    def place_node(self, node: Node, levels: int) -> None:
         if self.stack:
-            self.stack[-1].add(node)
+            self.stack[-1].add(node, levels)
         else:
             self.root = node
 

@@ -45,7 +45,9 @@ def read_source(source: object, *, path: str | None = None) -> Document:
         name = path or str(source)
         return Document(read_yaml(read_file(file), name), name, file.parent)
     kind = type(source).__name__
-    raise DocumentError(f"expected a path, YAML text or a mapping, found a value of type {kind}", path=path)
+    raise NodeError(f"expected a path, YAML text or a mapping, found a value of type {kind}").in_document(
+        path
+    )
 
 
 def read_file(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:

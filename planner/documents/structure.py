@@ -17,15 +17,7 @@ from cattrs import BaseConverter
 
 from planner.documents.data import UNWRITTEN, VLLM_CONFIG
 from planner.documents.deployment import HfConfig
-from planner.documents.scalars import (
-    is_null,
-    to_bool,
-    to_float,
-    to_int,
-    to_int_or_str,
-    to_json,
-    to_str,
-)
+from planner.documents.scalars import is_null, to_bool, to_float, to_int, to_int_or_str, to_json, to_str
 from planner.documents.tree import Items, Node, NodeError, Scalar, Table, Value, described, shown, under
 from planner.modes import CompilationMode, CUDAGraphMode
 
@@ -193,12 +185,11 @@ def _record_hook(cls: Any, converter: BaseConverter) -> Hook:
             except NodeError as error:
                 error.keys.append(key)
                 raise
+        if others:
+            given["ignored"] = _other_settings(others, table, known, vllm_config)
         for name in required:
             if name not in given:
                 raise NodeError(f"the key {name} is missing", table.place)
-        if others:
-            ignored = _other_settings(others, table, known, vllm_config)
-            given["ignored"] = ignored
         return cls(**given)
 
     return hook

@@ -20,7 +20,18 @@ from planner.documents.deployment import Deployment, Json
 from planner.documents.plan import Plan
 from planner.documents.scalars import is_ambiguous
 
-EMITTER: type[Any] = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_LINE_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
+
+
+class PurePythonEmitter(yaml.SafeDumper):
+    """PyYAML's emitter with libyaml's idea of which keys fit on one line with their values."""
+
+    def check_simple_key(self) -> bool:  # noqa: D102 - called by PyYAML only
+        event: Any = self.event
+        return len(event.value.encode()) <= 128 and _LINE_BREAK.search(event.value) is None
+
+
+EMITTER: type[Any] = getattr(yaml, "CSafeDumper", PurePythonEmitter)
 
 ROWS = ("decisions", "findings")
 """Top-level lists that take one line an item; so does each list under ``graphs``."""

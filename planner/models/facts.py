@@ -44,6 +44,9 @@ ENCODER_MODEL_TYPES = frozenset(
 # fmt: on
 """Text model types whose layers attend in both directions and keep no cache."""
 
+GENERATING_SUFFIXES = ("ChatGLMModel", "ChatModel", "LMHeadModel", "NVLM_D_Model")
+"""Endings of architectures that generate text although they end in Model."""
+
 POOLING_SUFFIXES = (
     "ForTextEncoding",
     "ForSequenceClassification",
@@ -55,7 +58,7 @@ POOLING_SUFFIXES = (
     "ForRewardModeling",
     "Model",
 )
-"""Endings of architectures that return vectors or scores; drafts are exempt."""
+"""Endings of architectures that return vectors or scores, but for drafts and those above."""
 
 MM_PREFIX_MODEL_TYPES = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma"})
 """Model types whose image tokens attend to each other in both directions."""
@@ -72,6 +75,10 @@ DTYPES: Mapping[str, str] = {
     "float64": "float64",
 }
 """Names of element types, and what they stand for."""
+
+DEFAULT_VOCAB_SIZES: Mapping[str, int] = {"gemma3_text": 262208}
+DEFAULT_POSITIONS: Mapping[str, int] = {"gemma3_text": 131072}
+"""What transformers assumes for model types whose published configs leave it out."""
 
 EXPERT_KEYS = ("num_experts", "moe_num_experts", "n_routed_experts", "num_local_experts")
 
@@ -188,10 +195,8 @@ def model_facts(config: Mapping[str, object], *, field: str = "model.config") ->
         head_size=None if attention_free else plan.attention.head_size,
         hidden_size=text.integer("hidden_size", "d_model", "n_embd", minimum=1),
         intermediate_size=text.largest("intermediate_size", "decoder_ffn_dim", "ffn_dim", "d_ff"),
-        vocab_size=text.integer("vocab_size", minimum=1) or outer.integer("vocab_size", minimum=1),
-        max_position_embeddings=text.integer(
-            "max_position_embeddings", "max_target_positions", "n_positions", minimum=1
-        ),
+        vocab_size=_vocab_size(outer, text, text_type),
+        max_position_embeddings=_positions(text, text_type),
         num_experts=text.largest(*EXPERT_KEYS) or 0,
         num_experts_per_token=text.largest("num_experts_per_tok", "experts_per_token", "top_k_experts"),
         mla=mla,
@@ -293,6 +298,16 @@ def _sliding_window(text: ConfigReader) -> int | None:
     return text.integer("sliding_window") or None
 
 
+def _vocab_size(outer: ConfigReader, text: ConfigReader, text_type: str) -> int | None:
+    sizes = (config.integer("vocab_size", minimum=1) for config in (text, outer))
+    return next((size for size in sizes if size is not None), DEFAULT_VOCAB_SIZES.get(text_type))
+
+
+def _positions(text: ConfigReader, text_type: str) -> int | None:
+    keys = ("max_position_embeddings", "max_target_positions", "n_positions")
+    return text.integer(*keys, minimum=1) or DEFAULT_POSITIONS.get(text_type)
+
+
 def _dtype(config: ConfigReader) -> str | None:
     name = config.text("dtype", "torch_dtype")
     if name is None or name == "auto":
@@ -331,7 +346,7 @@ def is_draft(architecture: str | None) -> bool:
 def _is_pooling(architecture: str | None, plan: LayerPlan) -> bool:
     if plan.encoder_only:
         return True
-    if architecture is None or is_draft(architecture):
+    if architecture is None or is_draft(architecture) or architecture.endswith(GENERATING_SUFFIXES):
         return False
     return architecture.endswith(POOLING_SUFFIXES)
 

@@ -1,12 +1,22 @@
-"""What attention can replay: the minimum over all KV groups, the draft's own, and its source."""
+"""What attention can replay: the minimum over all KV groups, the draft's own, and where it comes from.
+
+A support level that the user writes wins over the engine's own selection by model and device
+(planner.backends), that over backend names alone, and those over an assumption.
+"""
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Iterable
+
+from attrs import evolve, frozen
 
 from planner.documents.deployment import Deployment
 from planner.documents.plan import AttentionGroup, Finding, Severity
 from planner.modes import AttentionSupport
+from planner.rules.settings import Settings
+
+ASSUMED_CAPABILITY = (9, 0)
+DRAFT_BACKEND_FIELD = "speculative.attention_backend"
 
 
 @frozen(kw_only=True)
@@ -19,34 +29,149 @@ class Attention:
     """
 
     support: AttentionSupport
-    deciding: str | None
-    draft_support: AttentionSupport
-    varlen_max_query_len: int | None
+    deciding: str | None = None
+    draft_support: AttentionSupport = AttentionSupport.ALWAYS
+    varlen_max_query_len: int | None = None
     groups: tuple[AttentionGroup, ...] = ()
+    draft_groups: tuple[AttentionGroup, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
-def attention_of(deployment: Deployment) -> Attention:
-    """What the attention of ``deployment`` can replay."""
-    model, speculative = deployment.model, deployment.speculative
-    draft = speculative.attention_support if speculative else None
-    findings = []
-    if model.attention_support is None:
-        findings.append(_assumed("model.attention_support"))
-    support = model.attention_support or AttentionSupport.ALWAYS
+def attention_of(deployment: Deployment, settings: Settings) -> Attention:
+    """What the attention of ``deployment`` can replay.
+
+    Raises:
+        PlanError: the engine refuses the settings, or no backend of a given name is known.
+    """
+    model = deployment.model
+    names = model.attention_backends or (model.attention_backend and (model.attention_backend,))
+    if model.attention_support is not None:
+        found = Attention(support=model.attention_support)
+    elif settings.target is not None and not model.attention_backends:
+        found = _selected(deployment, settings)
+    elif names:
+        found = _named(deployment, settings, names)
+    else:
+        found = Attention(support=AttentionSupport.ALWAYS, findings=(_ASSUMED_SUPPORT,))
+    if model.varlen_max_query_len is not None:
+        found = evolve(found, varlen_max_query_len=model.varlen_max_query_len)
+    found = _with_draft_as_written(deployment, settings, found)
+    return found if model.attention_support is not None else _least(found)
+
+
+def _least(found: Attention) -> Attention:
+    """``found`` at the minimum of its groups, with the first group that sets it."""
+    support, deciding = found.support, found.deciding
+    for group in found.groups:
+        if group.support < support:
+            support, deciding = group.support, f"{group.kind}:{group.backend}"
+    return evolve(found, support=support, deciding=deciding)
+
+
+def _with_draft_as_written(deployment: Deployment, settings: Settings, found: Attention) -> Attention:
+    """``found`` with what the user says of the draft's layers in place of what was derived for them."""
+    speculative = deployment.speculative
+    if speculative is None:
+        return found
+    support, backend = speculative.attention_support, speculative.attention_backend
+    if support is None:
+        derived = settings.target is not None and deployment.model.attention_support is None
+        if backend is None or derived:
+            return found
+        named = _support_of(deployment, settings, backend, DRAFT_BACKEND_FIELD)
+        support = named.support
+        found = evolve(found, findings=(*found.findings, *named.findings))
+    written = AttentionGroup(kind="draft", backend=backend or "as written", support=support)
+    others = tuple(group for group in found.groups if group not in found.draft_groups)
+    return evolve(found, draft_support=support, groups=(*others, written), draft_groups=(written,))
+
+
+def _selected(deployment: Deployment, settings: Settings) -> Attention:
+    """The engine's own selection for the model."""
+    from planner.backends.request import backend_request
+    from planner.backends.selection import BackendGroup, select_backends
+
+    assert settings.target is not None  # noqa: S101  (the caller's condition, for the type checker)
+    capability = settings.device.compute_capability
+    selection = select_backends(
+        backend_request(
+            deployment,
+            target=settings.target,
+            draft=settings.draft,
+            compute_capability=capability or ASSUMED_CAPABILITY,
+            runner=settings.runner,
+        )
+    )
+
+    def as_groups(groups: Iterable[BackendGroup]) -> tuple[AttentionGroup, ...]:
+        return tuple(
+            AttentionGroup(
+                kind=f"draft {group.kind}" if group.draft else str(group.kind),
+                backend=group.backend,
+                support=group.support,
+            )
+            for group in groups
+        )
+
     return Attention(
-        support=support,
-        deciding=None,
-        draft_support=draft or AttentionSupport.ALWAYS,
-        varlen_max_query_len=model.varlen_max_query_len,
-        findings=tuple(findings),
+        support=AttentionSupport.ALWAYS,
+        draft_support=selection.draft_support or AttentionSupport.ALWAYS,
+        varlen_max_query_len=selection.varlen_max_query_len,
+        groups=as_groups(selection.groups),
+        draft_groups=as_groups(selection.draft_groups),
+        findings=(*_assumptions(selection.assumptions), *(() if capability else (_ASSUMED_DEVICE,))),
     )
 
 
-def _assumed(path: str) -> Finding:
-    return Finding(
-        severity=Severity.INFO,
-        code="assumed-attention-support",
-        message=f"{path} is not given and neither is a backend or a model: ALWAYS is assumed",
-        fix=f"{path}: UNIFORM_BATCH",
+def _named(deployment: Deployment, settings: Settings, names: Iterable[str]) -> Attention:
+    """What the backends that the user names replay, as far as names tell."""
+    field = "model.attention_backends" if deployment.model.attention_backends else "model.attention_backend"
+    found = [_support_of(deployment, settings, name, field) for name in names]
+    bounds = [each.varlen_max_query_len for each in found if each.support is not AttentionSupport.ALWAYS]
+    known_bounds = [bound for bound in bounds if bound is not None]
+    findings = [finding for each in found for finding in each.findings]
+    return Attention(
+        support=AttentionSupport.ALWAYS,
+        varlen_max_query_len=min(known_bounds) if known_bounds and len(known_bounds) == len(bounds) else None,
+        groups=tuple(group for each in found for group in each.groups),
+        findings=tuple(dict.fromkeys(findings)),
     )
+
+
+def _support_of(deployment: Deployment, settings: Settings, name: str, field: str) -> Attention:
+    """What one named backend replays on the deployment's device."""
+    from planner.backends.named import support_of_backend_name
+    from planner.backends.request import deployment_environment
+
+    capability = settings.device.compute_capability
+    environment = deployment_environment(
+        deployment, compute_capability=capability or ASSUMED_CAPABILITY, runner=settings.runner
+    )
+    named = support_of_backend_name(name, environment, field=field)
+    return Attention(
+        support=named.support,
+        varlen_max_query_len=named.varlen_max_query_len,
+        groups=(AttentionGroup(kind="named", backend=name.upper(), support=named.support),),
+        findings=(*_assumptions(named.assumptions), *(() if capability else (_ASSUMED_DEVICE,))),
+    )
+
+
+def _assumptions(assumptions: Iterable[str]) -> tuple[Finding, ...]:
+    text = "; ".join(assumptions)
+    if not text:
+        return ()
+    return (Finding(severity=Severity.INFO, code="assumed-installation", message=f"assumed: {text}"),)
+
+
+_ASSUMED_SUPPORT = Finding(
+    severity=Severity.INFO,
+    code="assumed-attention-support",
+    message="neither a model nor an attention backend is given: attention support ALWAYS is assumed",
+    fix="model.config, model.attention_backend or model.attention_support",
+)
+_ASSUMED_DEVICE = Finding(
+    severity=Severity.WARNING,
+    code="assumed-device",
+    message="device.compute_capability is not given: backends are those of 9.0 (Hopper)",
+    fix='device.compute_capability: "9.0"',
+)

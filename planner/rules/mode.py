@@ -59,14 +59,23 @@ class ModeState:
 
 @frozen(kw_only=True)
 class ModeRequest:
-    """Settings that the mode follows from before attention is looked at; ``None`` is "not given"."""
+    """Settings that the mode follows from before attention is looked at; ``None`` is "not given".
+
+    ``v1_schedule`` says that the V1 runner drafts by a schedule. ``breakable_because`` says why
+    graphs are breakable, ``None`` where they are not. ``layerwise_connector`` names a KV connector
+    that moves each layer's cache on its own.
+    """
 
     cudagraph_mode: CUDAGraphMode | None = None
     compile_mode: CompilationMode | None = None
     optimization_level: int = 2
     enforce_eager: bool = False
     torch_compile_disabled: bool = False
-    breakable_graphs: bool = False
+    breakable_because: str | None = None
+    v1_schedule: bool = False
+    pooling: bool = False
+    encoder_decoder: bool = False
+    layerwise_connector: str | None = None
 
 
 def asked_modes(request: ModeRequest) -> ModeState:
@@ -90,6 +99,26 @@ def asked_modes(request: ModeRequest) -> ModeState:
 
 def mode_before_sizes(request: ModeRequest) -> ModeState:
     """The mode that decides whether capture sizes exist at all."""
+    return _within_model_kind(_within_compilation(request), request)
+
+
+def _within_model_kind(state: ModeState, request: ModeRequest) -> ModeState:
+    """What pooling, an encoder before the decoder and a KV connector leave of the mode."""
+    mode = state.cudagraph_mode
+    if request.pooling and mode.has_full_cudagraphs():
+        because = "a pooling model never decodes, so no whole forward is recorded"
+        state = state.lowered(CUDAGraphMode.PIECEWISE, "pooling-model", because)
+    elif request.encoder_decoder and not request.pooling and mode is not CUDAGraphMode.NONE:
+        because = "steps with encoder inputs run eagerly in an encoder-decoder model"
+        state = state.lowered(CUDAGraphMode.FULL_DECODE_ONLY, "encoder-decoder", because)
+    if request.layerwise_connector and state.cudagraph_mode.has_full_cudagraphs():
+        because = f"the KV connector {request.layerwise_connector} works layer by layer, between pieces"
+        state = state.lowered(CUDAGraphMode.PIECEWISE, "layerwise-kv-connector", because)
+    return state
+
+
+def _within_compilation(request: ModeRequest) -> ModeState:
+    """What eager mode and the way of compiling leave of the mode."""
     state = asked_modes(request)
     if request.enforce_eager:
         rule, because = "enforce-eager", "model.enforce_eager is true"
@@ -97,9 +126,11 @@ def mode_before_sizes(request: ModeRequest) -> ModeState:
     if request.torch_compile_disabled:
         because = "TORCH_COMPILE_DISABLE is 1 in engine.env"
         state = state.compiled(CompilationMode.NONE, "torch-compile-disabled", because)
-    if request.breakable_graphs:
-        because = "breakable graphs cut the forward at run time, without compilation"
-        return state.compiled(CompilationMode.NONE, "breakable-graphs", because)
+    if request.v1_schedule and state.cudagraph_mode.has_full_cudagraphs():
+        because = "the v1 runner records no FULL graphs for draft lengths that follow a schedule"
+        state = state.lowered(CUDAGraphMode.PIECEWISE, "v1-schedule", because)
+    if request.breakable_because:
+        return state.compiled(CompilationMode.NONE, "breakable-graphs", request.breakable_because)
     if state.compile_mode is CompilationMode.VLLM_COMPILE:
         return state
     because = f"compilation.mode is {state.compile_mode}, which records no pieces"
@@ -161,13 +192,17 @@ def mode_after_splitting(state: ModeState, request: SplittingRequest) -> ModeSta
 
 @frozen(kw_only=True)
 class SupportRequest:
-    """What the attention of all KV groups can replay, and the query length that it must replay."""
+    """What the attention of all KV groups can replay, and the query length that it must replay.
+
+    ``checks_pieces`` says that the runner asks whether pieces can be recorded at all; V1 does not.
+    """
 
     support: AttentionSupport
     backend: str | None
     query_len: int
     inductor_partition: bool = False
     breakable_graphs: bool = False
+    checks_pieces: bool = True
 
 
 def mode_within_support(state: ModeState, request: SupportRequest) -> ModeState:
@@ -198,7 +233,8 @@ def mode_within_support(state: ModeState, request: SupportRequest) -> ModeState:
         because = f"{who} replays one token a request ({support}), decode has {request.query_len}"
         state = state.lowered(cut, "attention-support", because)
     # Without breakable graphs a piece is recorded only inside a compiled submodule.
-    if not request.breakable_graphs and state.compile_mode is CompilationMode.NONE:
+    uncompiled = state.compile_mode is CompilationMode.NONE and not request.breakable_graphs
+    if uncompiled and request.checks_pieces:
         because = "the model is not compiled, so there are no pieces to record"
         state = state.lowered(
             state.cudagraph_mode.without_piecewise(), "piecewise-needs-compilation", because

@@ -60,12 +60,10 @@ def choose_runner(
 
 def _forced(deployment: Deployment) -> tuple[Runner | None, str]:
     asked = deployment.engine.runner
-    value = deployment.engine.env.get(V2_ENV, "").strip()
-    if value not in ("", "0", "1"):
-        raise PlanError(f"{V2_ENV} is {value!r}; set it to 0 or 1", fields=(f"engine.env.{V2_ENV}",))
-    if not value:
+    by_flag = deployment.engine.flag(V2_ENV)
+    if by_flag is None:
         return asked, "" if asked is None else f"engine.runner is {asked}"
-    by_env = Runner.V2 if value == "1" else Runner.V1
+    by_env, value = Runner.V2 if by_flag else Runner.V1, int(by_flag)
     if asked not in (None, by_env):
         raise PlanError(
             f"engine.runner is {asked} but {V2_ENV} is {value}; drop one of the two",

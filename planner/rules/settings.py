@@ -6,19 +6,26 @@ Later rules read settings only, so that a default is decided in one place.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from planner.documents.deployment import Deployment
+from planner.documents.deployment import Deployment, HfConfig
 from planner.documents.plan import Decision, Microbatching
 from planner.errors import PlanError
 from planner.modes import PerformanceMode, Runner, Usage
 from planner.rules.devices import Device, batch_defaults, device_of
 from planner.rules.lora import lora_cases
+from planner.rules.runner import choose_runner
 from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_of
+
+if TYPE_CHECKING:
+    from planner.models.facts import ModelFacts
 
 SUPPORTED_ENGINES = {"vllm": ("0.33",)}
 DFLASH = "dflash"
+BLOCK_DRAFTS = (DFLASH,)
+"""Methods whose draft tokens take part of the step's token budget."""
 
 DEFAULT_DECODE_THRESHOLD = 32
 DEFAULT_PREFILL_THRESHOLD = 512
@@ -34,7 +41,8 @@ class Settings:
 
     ``num_speculative_tokens`` is 0 without speculative decoding. ``query_lens`` are the lengths
     that uniform decode batches may have, ``tiers`` the same with the widest batch of each.
-    ``microbatching`` is ``None`` where no step is cut.
+    ``microbatching`` is ``None`` where no step is cut, ``target`` and ``draft`` where the model's
+    config is not known, ``max_num_active_seqs`` where ``max_num_seqs`` alone limits a step.
     """
 
     runner: Runner
@@ -42,8 +50,11 @@ class Settings:
     performance_mode: PerformanceMode
     optimization_level: int
     device: Device
+    target: ModelFacts | None
+    draft: ModelFacts | None
     max_num_seqs: int
     max_num_batched_tokens: int
+    max_num_active_seqs: int | None
     data_parallel_size: int
     num_speculative_tokens: int
     tiers: tuple[Tier, ...]
@@ -73,41 +84,39 @@ def settle(deployment: Deployment) -> Settings:
     usage = engine.usage or Usage.API_SERVER
     performance_mode = engine.performance_mode or PerformanceMode.BALANCED
     device = device_of(deployment.device)
-    limits = _step_limits(deployment, device, usage, performance_mode)
-    ranks = _lockstep_ranks(deployment)
+    target = _model_facts(deployment.model.config, "model.config")
+    draft = _model_facts(deployment.speculative and deployment.speculative.config, "speculative.config")
+    ranks, rank_decisions = _lockstep_ranks(deployment, target)
+    limits = _step_limits(deployment, target, device, usage, performance_mode, ranks)
     max_num_seqs = limits[0]
     draft_tokens = _num_speculative_tokens(deployment)
     dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks)
-    runner = engine.runner or _runner_by_environment(deployment)
+    active_seqs, active_decisions = _active_seqs(deployment, draft_tokens, limits[1])
+    runner, runner_because = choose_runner(deployment, target=target, draft=draft)
     return Settings(
         runner=runner,
         usage=usage,
         performance_mode=performance_mode,
         optimization_level=2 if engine.optimization_level is None else engine.optimization_level,
         device=device,
+        target=target,
+        draft=draft,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=limits[1],
+        max_num_active_seqs=active_seqs,
         data_parallel_size=ranks,
         num_speculative_tokens=draft_tokens,
         tiers=tiers_of(dense) if dense else (Tier(1 + draft_tokens, max_num_seqs),),
         lora_cases=_lora_cases(deployment, runner),
         microbatching=_microbatching(deployment, ranks),
-        decisions=(*_engine_defaults(deployment), *limits[2], *schedule_decisions),
+        decisions=(
+            *_engine_defaults(deployment, runner, runner_because),
+            *rank_decisions,
+            *limits[2],
+            *active_decisions,
+            *schedule_decisions,
+        ),
     )
-
-
-def environment_flag(deployment: Deployment, name: str) -> bool | None:
-    """A switch of ``engine.env``: on, off, or ``None`` where it is not set.
-
-    Raises:
-        PlanError: its value is neither 0 nor 1.
-    """
-    value = deployment.engine.env.get(name)
-    if value is None:
-        return None
-    if value.lower() not in ("0", "1", "true", "false"):
-        raise PlanError(f"{value!r} is no switch; write 0 or 1", fields=(f"engine.env.{name}",))
-    return value.lower() in ("1", "true")
 
 
 def _require_supported_engine(deployment: Deployment) -> None:
@@ -127,9 +136,10 @@ def _require_supported_engine(deployment: Deployment) -> None:
         )
 
 
-def _engine_defaults(deployment: Deployment) -> Iterator[Decision]:
+def _engine_defaults(deployment: Deployment, runner: Runner, because_runner: str) -> Iterator[Decision]:
     engine = deployment.engine
     open_values = (
+        ("engine.runner", engine.runner, runner.value, because_runner),
         (
             "engine.version",
             engine.version,
@@ -150,16 +160,51 @@ def _engine_defaults(deployment: Deployment) -> Iterator[Decision]:
             yield Decision(path=path, became=became, rule="engine-default", because=because)
 
 
-def _runner_by_environment(deployment: Deployment) -> Runner:
-    chosen = environment_flag(deployment, "VLLM_USE_V2_MODEL_RUNNER")
-    return Runner.V1 if chosen is False else Runner.V2
+def _model_facts(config: HfConfig | None, field: str) -> ModelFacts | None:
+    if config is None:
+        return None
+    from planner.models.facts import model_facts
+
+    return model_facts(config.facts, field=field)
 
 
-def _lockstep_ranks(deployment: Deployment) -> int:
+def _lockstep_ranks(deployment: Deployment, target: ModelFacts | None) -> tuple[int, tuple[Decision, ...]]:
     """Data-parallel ranks that agree on every step; those of a dense model run on their own."""
-    if deployment.parallel.is_moe_model is False:
-        return 1
-    return deployment.parallel.data_parallel_size or 1
+    ranks = deployment.parallel.data_parallel_size or 1
+    is_moe = deployment.parallel.is_moe_model
+    if is_moe is None and target is not None:
+        is_moe = target.is_moe
+    if is_moe is not False or ranks == 1:
+        return ranks, ()
+    independent = Decision(
+        path="parallel.data_parallel_size",
+        asked=ranks,
+        became=1,
+        rule="dense-ranks-are-independent",
+        because=f"the model has no experts: each of the {ranks} ranks serves by itself and captures this plan",
+    )
+    return 1, (independent,)
+
+
+def _active_seqs(
+    deployment: Deployment, draft_tokens: int, max_num_batched_tokens: int
+) -> tuple[int | None, tuple[Decision, ...]]:
+    """Most requests that a step schedules, where that is limited (rules 2.7, DFlash)."""
+    asked = deployment.scheduler.max_num_active_seqs
+    speculative = deployment.speculative
+    if speculative is None or speculative.method not in BLOCK_DRAFTS:
+        return asked, ()
+    fitting = max_num_batched_tokens // (draft_tokens + 1)
+    if fitting >= (asked or deployment.scheduler.max_num_seqs or fitting):
+        return asked, ()
+    lowered = Decision(
+        path="scheduler.max_num_active_seqs",
+        asked=asked,
+        became=fitting,
+        rule="drafts-fit-the-token-budget",
+        because=f"each request drafts {draft_tokens + 1} tokens of a budget of {max_num_batched_tokens}",
+    )
+    return fitting, (lowered,)
 
 
 def _num_speculative_tokens(deployment: Deployment) -> int:
@@ -175,7 +220,12 @@ def _num_speculative_tokens(deployment: Deployment) -> int:
 
 
 def _step_limits(
-    deployment: Deployment, device: Device, usage: Usage, performance_mode: PerformanceMode
+    deployment: Deployment,
+    target: ModelFacts | None,
+    device: Device,
+    usage: Usage,
+    performance_mode: PerformanceMode,
+    ranks: int,
 ) -> tuple[int, int, tuple[Decision, ...]]:
     """Requests and tokens of one step, and the decisions for those left open (rules 10.1)."""
     scheduler, parallel = deployment.scheduler, deployment.parallel
@@ -183,7 +233,7 @@ def _step_limits(
     seqs, tokens, because = defaults.max_num_seqs, defaults.max_num_batched_tokens, defaults.because
     token_reasons = [because]
     batched_experts = parallel.all2all_backend in ("deepep_low_latency", "nixl_ep")
-    if parallel.enable_expert_parallel and batched_experts and _lockstep_ranks(deployment) > 1:
+    if parallel.enable_expert_parallel and batched_experts and ranks > 1:
         tokens = BATCHED_EXPERTS_TOKENS
         token_reasons = [f"expert batches of all2all_backend {parallel.all2all_backend}"]
     if performance_mode is PerformanceMode.THROUGHPUT:
@@ -192,7 +242,7 @@ def _step_limits(
         token_reasons.append("doubled by performance_mode throughput")
     if scheduler.max_num_seqs is not None:
         seqs = scheduler.max_num_seqs
-    model_len = deployment.model.max_model_len or _config_model_len(deployment)
+    model_len = deployment.model.max_model_len or (target and target.max_position_embeddings)
     if scheduler.enable_chunked_prefill is False and model_len and model_len > tokens:
         tokens = model_len
         token_reasons.append("raised to the model length, as prefill is not chunked")
@@ -211,18 +261,6 @@ def _step_limits(
     else:
         tokens = scheduler.max_num_batched_tokens
     return seqs, tokens, tuple(decisions)
-
-
-def _config_model_len(deployment: Deployment) -> int | None:
-    config = deployment.model.config
-    if config is None:
-        return None
-    text = config.facts.get("text_config")
-    for facts in (text if isinstance(text, dict) else {}, config.facts):
-        length = facts.get("max_position_embeddings")
-        if isinstance(length, int):
-            return length
-    return None
 
 
 def _schedule(

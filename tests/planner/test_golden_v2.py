@@ -68,7 +68,8 @@ def test_every_rank_decides_as_in_the_engine(line: dict[str, Any]) -> None:
 def test_what_the_engine_refuses_is_refused_with_the_field(line: dict[str, Any]) -> None:
     with pytest.raises(PlanError) as refusal:
         compile_plan(load(line))
-    assert refusal.value.fields and all(field in str(refusal.value) for field in refusal.value.fields)
+    assert refusal.value.fields
+    assert all(field in str(refusal.value) for field in refusal.value.fields)
 
 
 def _as_decision(agreement: Agreement) -> dict[str, Any]:

@@ -169,8 +169,12 @@ def test_nested_configs_are_filtered_and_quantisation_is_cut_to_its_kv_cache():
     config = {
         "text_config": {"hidden_size": 8, "rms_norm_eps": 1.0, "text_config": {"head_dim": 4, "x": 1}},
         "vision_config": None,
-        "quantization_config": {"quant_method": "modelopt", "ignore": ["a"], "quantization": {"kv_cache_quant_algo": "FP8", "x": 1}},
-    }  # fmt: skip
+        "quantization_config": {
+            "quant_method": "modelopt",
+            "ignore": ["a"],
+            "quantization": {"kv_cache_quant_algo": "FP8", "x": 1},
+        },
+    }
     assert config_facts(config) == {
         "text_config": {"hidden_size": 8, "text_config": {"head_dim": 4}},
         "vision_config": None,

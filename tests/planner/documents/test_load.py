@@ -14,6 +14,7 @@ from planner.errors import DocumentError
 
 DEPLOYMENT = "apiVersion: graphplan/v1\nkind: Deployment\n"
 PLAN = "apiVersion: graphplan/v1\nkind: Plan\n"
+RESOLVED = "resolved: {target: {runner: v2, cudagraph_mode: FULL, lora_cases: [0, 1]}}"
 PIECEWISE = "{mode: PIECEWISE, num_tokens: 8}"
 LORA = "{mode: FULL, num_tokens: 8, num_active_loras: 1}"
 
@@ -141,11 +142,7 @@ def test_a_prologue_is_read():
         (f"graphs: {{target: [{PIECEWISE}, {LORA}]}}", True),
         (f"graphs: {{draft: [{LORA}], target: [{PIECEWISE}]}}", False),
         (f"deployment: {{lora: {{}}}}\ngraphs: {{target: [{PIECEWISE}]}}", True),
-        (
-            "resolved: {target: {runner: v2, cudagraph_mode: FULL, lora_cases: [0, 1]}}\n"
-            f"graphs: {{target: [{PIECEWISE}]}}",
-            True,
-        ),
+        (f"{RESOLVED}\ngraphs: {{target: [{PIECEWISE}]}}", True),
     ],
 )
 def test_a_piecewise_entry_has_lora_where_its_family_does(body, has_lora):

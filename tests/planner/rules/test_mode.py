@@ -167,7 +167,7 @@ def test_the_optimisation_level_gives_the_defaults(level: int, mode: str, compil
     [
         (ModeRequest(enforce_eager=True), "NONE", "NONE"),
         (ModeRequest(torch_compile_disabled=True), "FDO", "NONE"),
-        (ModeRequest(breakable_graphs=True), "FAP", "NONE"),
+        (ModeRequest(breakable_because="the switch is on"), "FAP", "NONE"),
         (ModeRequest(compile_mode=CompilationMode.NONE), "FDO", "NONE"),
         (ModeRequest(compile_mode=CompilationMode.DYNAMO_TRACE_ONCE), "FDO", "DYNAMO_TRACE_ONCE"),
         (
@@ -246,7 +246,7 @@ ADAPTIVE = {"method": "mtp", "num_speculative_tokens": 7, "enable_adaptive_verif
     [
         ({"compilation": {"cudagraph_mode": "PIECEWISE"}}, "needs FULL graphs but the mode is PIECEWISE"),
         ({"lora": {"max_loras": 2}}, "LoRA exclude each other"),
-        ({"parallel": {"pipeline_parallel_size": 2}}, "1 pipeline stage but there are 2"),
+        ({"parallel": {"pipeline_parallel_size": 2}}, "1 pipeline stage, not 2"),
         ({"model": {"attention_support": "UNIFORM_BATCH"}}, "allows none"),
         (
             {"model": {"attention_support": "UNIFORM_BATCH", "varlen_max_query_len": 7}},

@@ -1,0 +1,79 @@
+"""What a data-parallel rank brings to a step, and what it then runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import fields_dict, frozen
+
+from planner.descriptors import BatchExecutionDescriptor
+from planner.errors import BatchError
+
+
+@frozen(kw_only=True)
+class Batch:
+    """What one rank brings to a step. Tokens and requests are its own, before padding.
+
+    ``uniform_token_count``, ``max_query_len`` and ``num_active_loras`` are those of ``dispatch``.
+    ``need_eager`` forbids graphs, ``allow_ubatching`` allows microbatches, ``uniform_decode`` says
+    that every request has the decode query length, ``allow_skip_drafts`` that drafting may be left
+    out of this step.
+    """
+
+    num_reqs: int
+    num_tokens: int
+    uniform_token_count: int | None = None
+    max_query_len: int | None = None
+    num_active_loras: int = 0
+    need_eager: bool = False
+    allow_ubatching: bool = False
+    uniform_decode: bool = False
+    allow_skip_drafts: bool = False
+
+
+@frozen
+class Agreement:
+    """What one rank runs. All fields but ``descriptor`` are the same on every rank.
+
+    ``num_tokens_across_dp`` are the tokens that each rank runs, ``num_reqs`` the largest number
+    of requests of any rank. With no work on any rank, and where there is only one rank, all fields
+    after ``descriptor`` are ``None``. The ranks of the V1 runner agree on tokens and mode alone;
+    the other fields stay ``None``.
+    """
+
+    descriptor: BatchExecutionDescriptor
+    num_tokens_across_dp: tuple[int, ...] | None = None
+    uniform_token_count: int | None = None
+    eager: bool | None = None
+    num_reqs: int | None = None
+    skip_drafts: bool | None = None
+
+
+def as_batch(source: Mapping[str, Any] | object) -> Batch:
+    """A batch from a mapping or from any object with the attributes of ``Batch``.
+
+    Raises:
+        BatchError: a field is missing, unknown, or a batch has tokens without requests.
+    """
+    batch = source if isinstance(source, Batch) else _from_fields(source)
+    if batch.num_reqs < 0 or batch.num_tokens < batch.num_reqs:
+        raise BatchError(
+            f"batch: {batch.num_reqs} requests cannot share {batch.num_tokens} tokens; "
+            "each request has at least one token"
+        )
+    return batch
+
+
+def _from_fields(source: Mapping[str, Any] | object) -> Batch:
+    known = fields_dict(Batch)
+    if isinstance(source, Mapping):
+        given = dict(source)
+    else:
+        given = {name: getattr(source, name) for name in known if hasattr(source, name)}
+    unknown = [key for key in given if key not in known]
+    missing = [key for key in ("num_reqs", "num_tokens") if key not in given]
+    if unknown or missing:
+        fault = f"unknown field {unknown[0]!r}" if unknown else f"field {missing[0]!r} is missing"
+        raise BatchError(f"batch: {fault}; the fields are {', '.join(known)}")
+    return Batch(**given)
