@@ -67,9 +67,8 @@ def synchronise(columns: Sequence[V1Column], num_ubatches: int) -> Synchronised:
     mode = min(own.strength for own in columns)
     padded = tuple(own.num_tokens_padded for own in columns)
     smallest, largest = min(own.num_tokens for own in columns), max(padded)
-    cut = all(own.attempts_ubatching for own in columns) and not is_last_ubatch_empty(
-        smallest, largest, num_ubatches
-    )
+    attempted = num_ubatches > 1 and all(own.attempts_ubatching for own in columns)
+    cut = attempted and not is_last_ubatch_empty(smallest, largest, num_ubatches)
     if cut or mode != CUDAGraphMode.NONE.strength:
         padded = (largest,) * len(padded)
     return Synchronised(CUDAGraphMode(mode), padded, num_ubatches if cut else 1)

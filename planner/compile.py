@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from planner.descriptors import PlanEntry
 from planner.documents.deployment import Deployment
 from planner.documents.digest import plan_digest
-from planner.documents.plan import DRAFT, TARGET, Decision, Plan, ResolvedFamily
+from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.errors import PlanError
 from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode, PerformanceMode, Runner
 from planner.rules.attention import Attention, attention_of
 from planner.rules.breakable import breakable_reason
-from planner.rules.draft import draft_mode, with_prologue
+from planner.rules.drafts import draft_families
+from planner.rules.encoder import encoder_families
 from planner.rules.entries import EntryRequest, family_entries
+from planner.rules.entries_v1 import v1_family_entries
+from planner.rules.family import Family
 from planner.rules.mode import (
     ModeRequest,
     ModeState,
@@ -24,7 +26,8 @@ from planner.rules.mode import (
     mode_for_adaptive_verification,
     mode_within_support,
 )
-from planner.rules.settings import DFLASH, Settings, settle
+from planner.rules.rounding import expanded_compile_sizes, refuse_padded_compile_sizes, rounded_to_query_len
+from planner.rules.settings import Settings, settle
 from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, platform_ceiling
 from planner.verify import verify
 
@@ -44,10 +47,11 @@ def compile_plan(deployment: Deployment) -> Plan:
     state = mode_before_sizes(request)
     sizes = _sizes(deployment, settings, state)
     state = _after_sizes(deployment, settings, request, state, attention)
+    sizes = _sizes_of_runner(deployment, settings, state, sizes)
     target = _target(deployment, settings, state, sizes, attention)
-    families = [target]
-    if settings.runner is Runner.V2 and deployment.speculative and deployment.speculative.method == DFLASH:
-        families.append(_draft(settings, target.resolved, attention))
+    drafts = draft_families(deployment, settings, target.resolved, attention)
+    encoder = encoder_families(deployment, settings)
+    families = (target, *drafts.families, *encoder.families)
     resolved = {family.name: family.resolved for family in families}
     graphs = {family.name: family.entries for family in families}
     plan = Plan(
@@ -63,15 +67,7 @@ def compile_plan(deployment: Deployment) -> Plan:
         ),
         graphs=graphs,
     )
-    return evolve(plan, findings=(*attention.findings, *verify(plan)))
-
-
-@frozen
-class _Family:
-    name: str
-    resolved: ResolvedFamily
-    entries: tuple[PlanEntry, ...]
-    decisions: tuple[Decision, ...] = ()
+    return evolve(plan, findings=(*attention.findings, *drafts.findings, *encoder.findings, *verify(plan)))
 
 
 def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
@@ -83,6 +79,7 @@ def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
         enforce_eager=bool(deployment.model.enforce_eager),
         torch_compile_disabled=bool(deployment.engine.flag("TORCH_COMPILE_DISABLE")),
         breakable_because=breakable_reason(deployment, target),
+        v1_schedule=settings.runner is Runner.V1 and settings.follows_schedule,
         pooling=deployment.scheduler.runner_type == "pooling" or bool(target and target.is_pooling),
         encoder_decoder=bool(target and target.is_encoder_decoder),
     )
@@ -149,6 +146,7 @@ def _after_sizes(
             query_len=settings.query_len,
             inductor_partition=partition,
             breakable_graphs=request.breakable_because is not None,
+            checks_pieces=settings.runner is Runner.V2,
         ),
     )
 
@@ -175,26 +173,39 @@ def _refuse_adaptive_verification(deployment: Deployment, settings: Settings, at
         )
 
 
+def _sizes_of_runner(
+    deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes
+) -> CaptureSizes:
+    """What the runner makes of the sizes once the mode is resolved."""
+    compile_sizes = expanded_compile_sizes(deployment.compilation.compile_sizes, sizes.sizes)
+    if settings.runner is Runner.V2:
+        stock = state.compile_mode is CompilationMode.STOCK_TORCH_COMPILE
+        return CaptureSizes((), 0, ()) if stock else sizes
+    if state.cudagraph_mode.decode_mode() is CUDAGraphMode.FULL:
+        sizes = rounded_to_query_len(sizes, settings.query_len)
+    if state.cudagraph_mode:
+        refuse_padded_compile_sizes(compile_sizes, sizes)
+    return sizes
+
+
 def _target(
     deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
-) -> _Family:
+) -> Family:
     adaptive = bool(deployment.speculative and deployment.speculative.enable_adaptive_verification)
-    stock = state.compile_mode is CompilationMode.STOCK_TORCH_COMPILE and settings.runner is Runner.V2
-    if stock:
-        sizes = CaptureSizes((), 0, ())
     _refuse_missing_state_blocks(deployment, settings, state)
-    entries = family_entries(
-        EntryRequest(
-            mode=state.cudagraph_mode,
-            sizes=sizes.sizes,
-            max_num_seqs=settings.max_num_seqs,
-            decode_query_len=settings.query_len,
-            query_lens=settings.query_lens,
-            lora_cases=settings.lora_cases,
-            varlen_decode=adaptive,
-            microbatching=settings.microbatching,
-        )
+    is_v1 = settings.runner is Runner.V1
+    query_lens = (settings.query_len,) if is_v1 else settings.query_lens
+    request = EntryRequest(
+        mode=state.cudagraph_mode,
+        sizes=sizes.sizes,
+        max_num_seqs=settings.max_num_seqs,
+        decode_query_len=settings.query_len,
+        query_lens=query_lens,
+        lora_cases=settings.lora_cases,
+        varlen_decode=adaptive,
+        microbatching=settings.microbatching,
     )
+    entries = v1_family_entries(request) if is_v1 else family_entries(request)
     resolved = ResolvedFamily(
         runner=settings.runner,
         cudagraph_mode=state.cudagraph_mode,
@@ -205,38 +216,13 @@ def _target(
         max_num_active_seqs=settings.max_num_active_seqs,
         data_parallel_size=settings.data_parallel_size,
         decode_query_len=settings.query_len,
-        uniform_query_lens=settings.query_lens,
+        uniform_query_lens=query_lens,
         lora_cases=settings.lora_cases,
         attention_support=attention.support,
         attention_groups=attention.groups,
         microbatching=settings.microbatching,
     )
-    return _Family(TARGET, resolved, entries)
-
-
-def _draft(settings: Settings, target: ResolvedFamily, attention: Attention) -> _Family:
-    mode, decision = draft_mode(target.cudagraph_mode, attention.draft_support)
-    entries = family_entries(
-        EntryRequest(
-            mode=mode,
-            sizes=target.cudagraph_capture_sizes,
-            max_num_seqs=settings.max_num_seqs,
-            decode_query_len=settings.query_len,
-            query_lens=settings.query_lens,
-        )
-    )
-    resolved = evolve(
-        target,
-        cudagraph_mode=mode,
-        lora_cases=(0,),
-        attention_support=attention.draft_support,
-        attention_groups=attention.draft_groups,
-        microbatching=None,
-    )
-    entries = with_prologue(
-        entries, query_len=settings.query_len, max_num_batched_tokens=settings.max_num_batched_tokens
-    )
-    return _Family(DRAFT, resolved, entries, (decision,))
+    return Family(name=TARGET, resolved=resolved, entries=entries)
 
 
 def _refuse_missing_state_blocks(deployment: Deployment, settings: Settings, state: ModeState) -> None:

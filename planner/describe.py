@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from planner.descriptors import PlanEntry
+
+SHORTEST_RUN = 4
+"""Fewer sizes at equal steps than this read better one by one."""
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 request``, ``2 requests``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def label(entry: PlanEntry) -> str:
     """``FULL 512 tokens, 32 requests of 16``: an entry in one short phrase."""
-    parts = [f"{entry.mode} {entry.num_tokens} token{'s' if entry.num_tokens != 1 else ''}"]
+    parts = [f"{entry.mode} {counted(entry.num_tokens, 'token')}"]
     if entry.num_reqs is not None:
-        requests = f"{entry.num_reqs} request{'s' if entry.num_reqs != 1 else ''}"
+        requests = counted(entry.num_reqs, "request")
         if entry.uniform_token_count is not None:
             requests += f" of {entry.uniform_token_count}"
         elif entry.max_query_len is not None:
             requests += f" of up to {entry.max_query_len}"
         parts.append(requests)
     if entry.num_active_loras:
-        parts.append(f"{entry.num_active_loras} LoRA{'s' if entry.num_active_loras != 1 else ''}")
+        parts.append(counted(entry.num_active_loras, "LoRA"))
     if entry.num_ubatches > 1:
         parts.append(f"{entry.num_ubatches} microbatches")
     return ", ".join(parts)
+
+
+def size_runs(sizes: Sequence[int]) -> str:
+    """Ascending sizes in short: ``1, 2, 4, 8..256/8``, where ``a..b/s`` is a, a+s, … up to b."""
+    parts = []
+    start = 0
+    while start < len(sizes):
+        end = _end_of_run(sizes, start)
+        if end - start < SHORTEST_RUN:
+            end = start + 1
+            parts.append(str(sizes[start]))
+        else:
+            parts.append(f"{sizes[start]}..{sizes[end - 1]}/{sizes[start + 1] - sizes[start]}")
+        start = end
+    return ", ".join(parts)
+
+
+def _end_of_run(sizes: Sequence[int], start: int) -> int:
+    """One past the last size that continues the step between the first two from ``start``."""
+    end = start + 1
+    while end < len(sizes) and sizes[end] - sizes[end - 1] == sizes[start + 1] - sizes[start]:
+        end += 1
+    return end

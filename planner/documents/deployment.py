@@ -184,6 +184,13 @@ class CompilationSection:
     splitting_ops: tuple[str, ...] | None = None
     compile_sizes: tuple[int | str, ...] | None = None
     pass_config: Mapping[str, Json] | None = None
+    cudagraph_mm_encoder: bool | None = None
+    encoder_cudagraph_token_budgets: tuple[int, ...] | None = field(
+        default=None, metadata=within(0, MAX_GRAPH_TOKENS)
+    )
+    encoder_cudagraph_max_vision_items_per_batch: int | None = field(
+        default=None, metadata=within(0, MAX_GRAPH_TOKENS)
+    )
     ignored: Mapping[str, Json] = field(factory=dict)
 
 

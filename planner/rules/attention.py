@@ -7,6 +7,7 @@ A support level that the user writes wins over the engine's own selection by mod
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
@@ -14,6 +15,9 @@ from planner.documents.deployment import Deployment
 from planner.documents.plan import AttentionGroup, Finding, Severity
 from planner.modes import AttentionSupport
 from planner.rules.settings import Settings
+
+if TYPE_CHECKING:
+    from planner.backends.groups import BackendGroup
 
 ASSUMED_CAPABILITY = (9, 0)
 DRAFT_BACKEND_FIELD = "speculative.attention_backend"
@@ -89,7 +93,7 @@ def _with_draft_as_written(deployment: Deployment, settings: Settings, found: At
 def _selected(deployment: Deployment, settings: Settings) -> Attention:
     """The engine's own selection for the model."""
     from planner.backends.request import backend_request
-    from planner.backends.selection import BackendGroup, select_backends
+    from planner.backends.selection import select_backends
 
     assert settings.target is not None  # noqa: S101  (the caller's condition, for the type checker)
     capability = settings.device.compute_capability
@@ -103,23 +107,24 @@ def _selected(deployment: Deployment, settings: Settings) -> Attention:
         )
     )
 
-    def as_groups(groups: Iterable[BackendGroup]) -> tuple[AttentionGroup, ...]:
-        return tuple(
-            AttentionGroup(
-                kind=f"draft {group.kind}" if group.draft else str(group.kind),
-                backend=group.backend,
-                support=group.support,
-            )
-            for group in groups
-        )
-
     return Attention(
         support=AttentionSupport.ALWAYS,
         draft_support=selection.draft_support or AttentionSupport.ALWAYS,
         varlen_max_query_len=selection.varlen_max_query_len,
-        groups=as_groups(selection.groups),
-        draft_groups=as_groups(selection.draft_groups),
+        groups=_as_groups(selection.groups),
+        draft_groups=_as_groups(selection.draft_groups),
         findings=(*_assumptions(selection.assumptions), *(() if capability else (_ASSUMED_DEVICE,))),
+    )
+
+
+def _as_groups(groups: Iterable[BackendGroup]) -> tuple[AttentionGroup, ...]:
+    return tuple(
+        AttentionGroup(
+            kind=f"draft {group.kind}" if group.draft else str(group.kind),
+            backend=group.backend,
+            support=group.support,
+        )
+        for group in groups
     )
 
 

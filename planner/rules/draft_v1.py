@@ -16,6 +16,9 @@ from planner.rules.entries_v1 import v1_family_entries
 V1_DRAFT_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "dflash"})
 """Speculative methods whose draft is a model with a dispatcher of its own."""
 
+V1_SCHEDULED_METHODS = V1_DRAFT_METHODS | {"ngram"}
+"""Speculative methods that can draft different numbers of tokens by batch size."""
+
 
 def v1_method(method: str | None) -> str | None:
     """``method`` under the name that the engine uses inside: every model's MTP is ``mtp``."""

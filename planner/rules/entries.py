@@ -53,8 +53,9 @@ def family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
         # Sizes that round to one decode shape share its graph; the first of them places it.
         decode = [shape for shape in _decode_shapes(request, num_tokens) if shape not in seen]
         seen.update(decode)
+        shapes = (*decode, *_mixed_shape(request, num_tokens))
         for case in request.lora_cases:
-            for shape in (*decode, *_mixed_shape(request, num_tokens)):
+            for shape in shapes:
                 entry = PlanEntry(*shape, case, with_lora=request.with_lora)
                 found.append(entry)
                 twin = None if request.varlen_decode else microbatch_twin(entry, request.microbatching)

@@ -15,6 +15,7 @@ from planner.documents.plan import Decision, Microbatching
 from planner.errors import PlanError
 from planner.modes import PerformanceMode, Runner, Usage
 from planner.rules.devices import Device, batch_defaults, device_of
+from planner.rules.draft_v1 import V1_SCHEDULED_METHODS, v1_method
 from planner.rules.lora import lora_cases
 from planner.rules.runner import choose_runner
 from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_of
@@ -43,6 +44,7 @@ class Settings:
     that uniform decode batches may have, ``tiers`` the same with the widest batch of each.
     ``microbatching`` is ``None`` where no step is cut, ``target`` and ``draft`` where the model's
     config is not known, ``max_num_active_seqs`` where ``max_num_seqs`` alone limits a step.
+    ``follows_schedule`` says that the number of draft tokens depends on the batch size.
     """
 
     runner: Runner
@@ -60,6 +62,7 @@ class Settings:
     tiers: tuple[Tier, ...]
     lora_cases: tuple[int, ...]
     microbatching: Microbatching | None
+    follows_schedule: bool
     decisions: tuple[Decision, ...]
 
     @property
@@ -85,14 +88,15 @@ def settle(deployment: Deployment) -> Settings:
     performance_mode = engine.performance_mode or PerformanceMode.BALANCED
     device = device_of(deployment.device)
     target = _model_facts(deployment.model.config, "model.config")
-    draft = _model_facts(deployment.speculative and deployment.speculative.config, "speculative.config")
+    draft_config = deployment.speculative.config if deployment.speculative else None
+    draft = _model_facts(draft_config, "speculative.config")
     ranks, rank_decisions = _lockstep_ranks(deployment, target)
     limits = _step_limits(deployment, target, device, usage, performance_mode, ranks)
     max_num_seqs = limits[0]
     draft_tokens = _num_speculative_tokens(deployment)
-    dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks)
     active_seqs, active_decisions = _active_seqs(deployment, draft_tokens, limits[1])
     runner, runner_because = choose_runner(deployment, target=target, draft=draft)
+    dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks, runner)
     return Settings(
         runner=runner,
         usage=usage,
@@ -109,6 +113,7 @@ def settle(deployment: Deployment) -> Settings:
         tiers=tiers_of(dense) if dense else (Tier(1 + draft_tokens, max_num_seqs),),
         lora_cases=_lora_cases(deployment, runner),
         microbatching=_microbatching(deployment, ranks),
+        follows_schedule=bool(dense),
         decisions=(
             *_engine_defaults(deployment, runner, runner_because),
             *rank_decisions,
@@ -181,7 +186,7 @@ def _lockstep_ranks(deployment: Deployment, target: ModelFacts | None) -> tuple[
         asked=ranks,
         became=1,
         rule="dense-ranks-are-independent",
-        because=f"the model has no experts: each of the {ranks} ranks serves by itself and captures this plan",
+        because=f"the model has no experts: each of the {ranks} ranks serves and captures by itself",
     )
     return 1, (independent,)
 
@@ -264,27 +269,41 @@ def _step_limits(
 
 
 def _schedule(
-    deployment: Deployment, max_num_seqs: int, draft_tokens: int, ranks: int
+    deployment: Deployment, max_num_seqs: int, draft_tokens: int, ranks: int, runner: Runner
 ) -> tuple[tuple[int, ...], tuple[Decision, ...]]:
     """Draft tokens by batch size, empty where the number is fixed."""
     speculative = deployment.speculative
-    schedule = speculative.num_speculative_tokens_per_batch_size if speculative else None
-    if schedule is None:
+    if speculative is None or speculative.num_speculative_tokens_per_batch_size is None:
         return (), ()
-    if ranks > 1:
+    schedule = speculative.num_speculative_tokens_per_batch_size
+    rule, because = _dropped_schedule(speculative.method, ranks, runner)
+    if rule:
         dropped = Decision(
             path=SCHEDULE_FIELD,
             asked=[list(entry) for entry in schedule],
             became=None,
-            rule="schedule-needs-one-rank",
-            because=f"{ranks} data-parallel ranks in lock-step could draft different lengths; "
-            f"{draft_tokens} tokens are drafted at every batch size",
+            rule=rule,
+            because=f"{because}; {draft_tokens} tokens are drafted at every batch size",
         )
         return (), (dropped,)
     fault = schedule_fault(schedule)
     if fault is not None:
         raise PlanError(f"the schedule is refused: {fault}", fields=(SCHEDULE_FIELD,))
     return dense_schedule(schedule, max_num_seqs, draft_tokens), ()
+
+
+def _dropped_schedule(method: str | None, ranks: int, runner: Runner) -> tuple[str, str]:
+    """The rule that drops a schedule and its reason, both empty where it stays (rules 3.5)."""
+    if ranks > 1:
+        because = f"{ranks} data-parallel ranks in lock-step could draft different lengths"
+        return "schedule-needs-one-rank", because
+    if runner is Runner.V1 and method is not None and v1_method(method) not in V1_SCHEDULED_METHODS:
+        known = ", ".join(sorted(V1_SCHEDULED_METHODS))
+        return (
+            "schedule-needs-method",
+            f"the v1 runner follows one for the methods {known} only, not {method}",
+        )
+    return "", ""
 
 
 def _lora_cases(deployment: Deployment, runner: Runner) -> tuple[int, ...]:

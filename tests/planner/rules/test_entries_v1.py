@@ -59,7 +59,15 @@ def test_each_mode_has_a_key_of_its_kind_for_every_size_and_lora_case(
         ("PIECEWISE", [BatchDescriptor(16), BatchDescriptor(4)]),
         ("FULL", [BatchDescriptor(16, 8), BatchDescriptor(4, 4)]),
         ("FDO", [BatchDescriptor(16, 4, True), BatchDescriptor(4, 1, True)]),
-        ("FAP", [BatchDescriptor(16), BatchDescriptor(4), BatchDescriptor(16, 4, True), BatchDescriptor(4, 1, True)]),
+        (
+            "FAP",
+            [
+                BatchDescriptor(16),
+                BatchDescriptor(4),
+                BatchDescriptor(16, 4, True),
+                BatchDescriptor(4, 1, True),
+            ],
+        ),
     ],
 )
 def test_keys_are_the_engines(mode: str, keys: list[BatchDescriptor]) -> None:
@@ -75,7 +83,9 @@ def test_decode_keys_reach_from_one_request_to_all_of_them() -> None:
 @pytest.mark.parametrize("mode", ["PIECEWISE", "FULL", "FDO", "FAP"])
 def test_groups_are_captured_pieces_first_and_largest_first(mode: str) -> None:
     entries = v1_family_entries(request(mode, (1, 4, 8, 16), 16))
-    groups = [[entry.num_tokens for entry in entries if str(entry.mode) == kind] for kind in ("PIECEWISE", "FULL")]
+    groups = [
+        [entry.num_tokens for entry in entries if str(entry.mode) == kind] for kind in ("PIECEWISE", "FULL")
+    ]
     assert all(group in ([], [16, 8, 4, 1]) for group in groups)
     assert [entry.num_tokens for entry in entries] == groups[0] + groups[1]
 

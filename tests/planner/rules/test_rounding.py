@@ -1,4 +1,4 @@
-"""V1's rounding of sizes, its padding table, and sizes to compile for (rules 2.5, 2.7, 2.8, 4.2, 11.4, 11.5)."""
+"""V1's rounding, its padding table, and sizes to compile for (rules 2.5, 2.7, 2.8, 4.2, 11.4, 11.5)."""
 
 from __future__ import annotations
 

@@ -89,7 +89,10 @@ def test_slices_cover_all_tokens_and_the_requests_that_have_them(
     tokens = total + data.draw(st.integers(0, 40))
     reqs = len(counts) + data.draw(st.integers(0, 8))
     found = ubatch_slices(counts, ubatch_boundaries(tokens, ubatches))
-    for slices in (padded_ubatch_slices(found, tokens, reqs), clamped_ubatch_slices(found, tokens, len(counts), reqs)):
+    for slices in (
+        padded_ubatch_slices(found, tokens, reqs),
+        clamped_ubatch_slices(found, tokens, len(counts), reqs),
+    ):
         assert [part.token_start for part in slices[1:]] == [part.token_stop for part in slices[:-1]]
         assert (slices[0].token_start, slices[-1].token_stop) == (0, tokens)
         owners = [index for index, count in enumerate(counts) for _ in range(count)]
@@ -100,9 +103,16 @@ def test_slices_cover_all_tokens_and_the_requests_that_have_them(
 
 @pytest.mark.parametrize(
     ("ubatches", "split", "message"),
-    [(2, [3, 5], "give 1"), (3, [5, 3], "give 2 ascending"), (2, [-1], "give 1"), (0, None, "num_ubatches is 0")],
+    [
+        (2, [3, 5], "give 1"),
+        (3, [5, 3], "give 2 ascending"),
+        (2, [-1], "give 1"),
+        (0, None, "num_ubatches is 0"),
+    ],
 )
-def test_boundaries_that_cut_nothing_are_refused(ubatches: int, split: list[int] | None, message: str) -> None:
+def test_boundaries_that_cut_nothing_are_refused(
+    ubatches: int, split: list[int] | None, message: str
+) -> None:
     with pytest.raises(BatchError, match=message):
         ubatch_boundaries(8, ubatches, split)
 

@@ -1,0 +1,70 @@
+"""What a summary says, apart from how it is drawn: blocks of rows whose cells align."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from attrs import frozen
+
+from planner.describe import size_runs
+from planner.documents.deployment import Json
+from planner.documents.plan import Decision, Finding
+
+LONGEST_VALUE = 60
+
+
+@frozen
+class Row:
+    """Cells from left to right. ``style`` names what the first cell stands for, as in ``STYLES``."""
+
+    cells: tuple[str, ...]
+    style: str | None = None
+
+
+@frozen
+class Block:
+    """Rows under a title, whose columns align. ``numbers`` are the columns set to the right."""
+
+    rows: tuple[Row, ...]
+    title: str | None = None
+    numbers: frozenset[int] = frozenset()
+
+
+def heading(text: str) -> Block:
+    """A line of its own."""
+    return Block((Row((text,)),))
+
+
+def finding_rows(findings: Iterable[Finding]) -> tuple[Row, ...]:
+    """Severity, code, message; the fix stands under its message."""
+    rows = []
+    for finding in findings:
+        rows.append(Row((finding.severity, finding.code, finding.message), finding.severity))
+        if finding.fix:
+            rows.append(Row(("", "", f"fix: {finding.fix}")))
+    return tuple(rows)
+
+
+def decision_rows(decisions: Iterable[Decision]) -> tuple[Row, ...]:
+    """Setting, what became of what, reason."""
+    return tuple(
+        Row((decision.path, change_text(decision.asked, decision.became), decision.because))
+        for decision in decisions
+    )
+
+
+def change_text(before: Json, after: Json) -> str:
+    """``FULL -> PIECEWISE``, or the new value alone where there was none."""
+    return value_text(after) if before is None else f"{value_text(before)} -> {value_text(after)}"
+
+
+def value_text(value: Json) -> str:
+    """A value on one short line."""
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, list) and value and all(type(item) is int for item in value):
+        text = f"[{size_runs(value)}]"
+    else:
+        text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."

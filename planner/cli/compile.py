@@ -1,0 +1,127 @@
+"""``planner compile``: a deployment in, its plan out, and a summary beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from planner.cli.blocks import Block, Row, decision_rows, finding_rows, heading
+from planner.cli.files import is_same_file, read_document, shown_name, write_file, write_stdout
+from planner.cli.options import examples, output_format
+from planner.cli.render import show
+from planner.compile import compile_plan
+from planner.describe import size_runs
+from planner.documents.deployment import Deployment
+from planner.documents.plan import TARGET, Plan, ResolvedFamily, Severity
+from planner.documents.writer import dump_plan, plan_to_json
+from planner.errors import DocumentError
+from planner.modes import CUDAGraphMode
+
+MODE_PATH = "compilation.cudagraph_mode"
+
+
+@click.command(
+    "compile",
+    epilog=examples(
+        "planner compile deployment.yaml",
+        "planner compile deployment.yaml -o plan.yaml",
+        "planner compile plan.yaml -o plan.yaml     # anew, from the deployment inside",
+        "cat deployment.yaml | planner compile - --format json --quiet | jq .graphs",
+    ),
+)
+@click.argument("source", metavar="DEPLOYMENT")
+@click.option(
+    "-o", "--output", metavar="PLAN", help="Write the plan to this file instead of standard output."
+)
+@output_format("yaml", "json")
+@click.option("-q", "--quiet", is_flag=True, help="No summary on standard error.")
+@click.pass_context
+def command(ctx: click.Context, source: str, output: str | None, form: str, quiet: bool) -> None:
+    """Compile DEPLOYMENT into the plan of what its server would capture.
+
+    The plan goes to standard output or to a file, a summary to standard error. DEPLOYMENT may also
+    be a plan, whose own deployment is then compiled anew; - reads standard input.
+
+    Exits with 1 if the plan has findings that are errors; it is written all the same.
+    """
+    document = read_document(source)
+    if output is not None and isinstance(document, Deployment) and is_same_file(source, output):
+        raise click.UsageError(f"-o {shown_name(output)} would overwrite the deployment; give another file")
+    plan = compile_plan(_deployment_of(document, source))
+    text = plan_to_json(plan) if form == "json" else dump_plan(plan)
+    if output is None:
+        write_stdout(text)
+    else:
+        write_file(output, text)
+    if not quiet:
+        show(tuple(summary(plan, shown_name(source))), err=True)
+    if any(finding.severity == Severity.ERROR for finding in plan.findings):
+        ctx.exit(1)
+
+
+def _deployment_of(document: Deployment | Plan, source: str) -> Deployment:
+    if isinstance(document, Deployment):
+        return document
+    if document.deployment == Deployment():
+        raise DocumentError(
+            "the plan has no deployment to compile; give a Deployment",
+            path=shown_name(source),
+            key="deployment",
+        )
+    return document.deployment
+
+
+def summary(plan: Plan, source: str) -> Iterator[Block]:
+    """What a person wants to know of a plan at a glance."""
+    target = plan.resolved[TARGET]
+    engine = plan.deployment.engine
+    version = engine.version or _became(plan, "engine.version") or ""
+    yield heading(f"{plan.name or source}: {engine.name or 'vllm'} {version}, runner {target.runner}")
+    yield Block(tuple(_facts(plan, target)))
+    yield _graphs(plan)
+    others = [decision for decision in plan.decisions if decision.path != MODE_PATH]
+    if others:
+        yield Block(decision_rows(others), title="decisions")
+    if plan.findings:
+        yield Block(finding_rows(plan.findings), title="findings")
+
+
+def _became(plan: Plan, path: str) -> str | None:
+    return next((str(decision.became) for decision in plan.decisions if decision.path == path), None)
+
+
+def _facts(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
+    asked = plan.deployment.compilation.cudagraph_mode
+    steps = [decision for decision in plan.decisions if decision.path == MODE_PATH]
+    if asked is not None:
+        yield Row(("mode", f"{asked} (asked for)"))
+    for index, step in enumerate(steps):
+        arrow = "" if asked is None and index == 0 else "-> "
+        yield Row(("mode" if not arrow else "", f"{arrow}{step.became} ({step.because})"))
+    sizes = target.cudagraph_capture_sizes
+    yield Row(("sizes", f"{size_runs(sizes)} tokens ({len(sizes)} sizes)" if sizes else "none"))
+    length = target.decode_query_len or 1
+    lengths = size_runs(target.uniform_query_lens or (length,))
+    yield Row(
+        ("decode", f"up to {target.max_num_seqs} requests of {lengths} token{'s' if length > 1 else ''}")
+    )
+    yield Row(("step", f"up to {target.max_num_batched_tokens} tokens"))
+    if target.lora_cases != (0,):
+        yield Row(("LoRA", f"captured for {size_runs(target.lora_cases)} active"))
+    if target.attention_support is not None:
+        groups = ", ".join(
+            f"{group.backend} {group.support} ({group.kind})" for group in target.attention_groups
+        )
+        yield Row(("attention", f"{target.attention_support}{': ' + groups if groups else ''}"))
+
+
+def _graphs(plan: Plan) -> Block:
+    modes = (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL)
+    rows = [Row(("", *(str(mode) for mode in modes), ""))]
+    for family, entries in plan.graphs.items():
+        counts = [sum(entry.mode is mode for entry in entries) for mode in modes]
+        prologues = sorted({entry.prologue.kind for entry in entries if entry.prologue is not None})
+        after = f"each after {', '.join(prologues)}" if prologues else ""
+        rows.append(Row((family, *(str(count or "-") for count in counts), after)))
+    return Block(tuple(rows), title="graphs", numbers=frozenset({1, 2}))

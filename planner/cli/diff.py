@@ -1,0 +1,150 @@
+"""``planner diff``: what changed from one plan to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import click
+
+from planner.cli.answers import record, to_json
+from planner.cli.blocks import Block, Row, change_text, heading, value_text
+from planner.cli.files import read_plan, refuse_two_stdins, write_stdout
+from planner.cli.options import examples, output_format
+from planner.cli.render import show
+from planner.describe import counted, size_runs
+from planner.descriptors import PlanEntry
+from planner.diff import Change, Difference, FamilyDiff, PlanDiff, diff
+from planner.documents.data import plain
+from planner.documents.deployment import Json
+from planner.documents.plan import Decision, Finding
+
+LOST, GAINED = "lost", "gained"
+SIGNS = {LOST: "-", GAINED: "+"}
+
+
+@click.command(
+    "diff",
+    epilog=examples(
+        "planner diff before.yaml after.yaml",
+        "planner compile deployment.yaml -q | planner diff plan.yaml - --format json",
+    ),
+)
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@output_format("text", "json")
+@click.pass_context
+def command(ctx: click.Context, before: str, after: str, form: str) -> None:
+    """Show what changes from plan A to plan B.
+
+    Lists graphs gained and lost, the settings behind them, and the values, decisions and findings
+    that differ. Exits with 1 if anything does. - reads one of the two from standard input.
+    """
+    refuse_two_stdins(before, after)
+    changes = diff(read_plan(before), read_plan(after))
+    if form == "json":
+        write_stdout(to_json(as_json(changes)))
+    else:
+        show(tuple(summary(changes)))
+    ctx.exit(0 if changes.same else 1)
+
+
+def summary(changes: PlanDiff) -> Iterator[Block]:
+    """The differences for a person."""
+    if changes.same:
+        yield heading("the plans do not differ")
+    for title, values in (("settings", changes.settings), ("resolved values", changes.resolved)):
+        if values:
+            yield Block(tuple(_change_row(change) for change in values), title=title)
+    for family in changes.families:
+        yield Block(tuple(_family_rows(family)), title=_family_title(family))
+    if changes.decisions:
+        yield Block(tuple(_both_sides(changes.decisions, _decision_cells)), title="decisions")
+    if changes.findings:
+        yield Block(tuple(_both_sides(changes.findings, _finding_cells)), title="findings")
+
+
+def _change_row(change: Change) -> Row:
+    if change.after is None:
+        return Row((change.path, f"{value_text(change.before)} -> not given"))
+    return Row((change.path, change_text(change.before, change.after)))
+
+
+def _family_title(family: FamilyDiff) -> str:
+    if family.only_after:
+        return f"graphs of {family.family}, a new family"
+    if family.only_before:
+        return f"graphs of {family.family}, a family that is gone"
+    return f"graphs of {family.family}"
+
+
+def _family_rows(family: FamilyDiff) -> Iterator[Row]:
+    for style, entries in ((LOST, family.graphs.lost), (GAINED, family.graphs.gained)):
+        for shape, group in _by_shape(entries):
+            sizes = size_runs(sorted(entry.num_tokens for entry in group))
+            yield Row((SIGNS[style], counted(len(group), "graph"), shape, f"{sizes} tokens"), style)
+    if family.reordered:
+        yield Row(("~", "captured in another order"))
+
+
+def _by_shape(entries: Iterable[PlanEntry]) -> Iterator[tuple[str, list[PlanEntry]]]:
+    """Entries that differ in their size alone, under words for the rest."""
+    for shape, group in groupby(sorted(entries, key=_shape), key=_shape):
+        yield shape, list(group)
+
+
+def _shape(entry: PlanEntry) -> str:
+    parts = [str(entry.mode)]
+    if entry.uniform_token_count is not None:
+        parts.append(f"requests of {entry.uniform_token_count}")
+    elif entry.max_query_len is not None:
+        parts.append(f"requests of up to {entry.max_query_len}")
+    if entry.num_active_loras:
+        parts.append(counted(entry.num_active_loras, "LoRA"))
+    if entry.num_ubatches > 1:
+        parts.append(f"{entry.num_ubatches} microbatches")
+    if entry.prologue is not None:
+        parts.append(entry.prologue.kind)
+    return ", ".join(parts)
+
+
+def _both_sides(difference: Difference[Any], cells: Any) -> Iterator[Row]:
+    for style, items in ((LOST, difference.lost), (GAINED, difference.gained)):
+        yield from (Row((SIGNS[style], *cells(item)), style) for item in items)
+
+
+def _decision_cells(decision: Decision) -> tuple[str, ...]:
+    return decision.path, change_text(decision.asked, decision.became), decision.because
+
+
+def _finding_cells(finding: Finding) -> tuple[str, ...]:
+    return finding.severity, finding.code, finding.message
+
+
+def as_json(changes: PlanDiff) -> Json:
+    """The differences for a program."""
+    return {
+        "same": changes.same,
+        "settings": [record(change) for change in changes.settings],
+        "resolved": [record(change) for change in changes.resolved],
+        "families": {
+            family.family: {
+                "gained": plain(family.graphs.gained),
+                "lost": plain(family.graphs.lost),
+                "reordered": family.reordered,
+                "only_before": family.only_before,
+                "only_after": family.only_after,
+            }
+            for family in changes.families
+        },
+        "decisions": _sides(changes.decisions),
+        "findings": _sides(changes.findings),
+    }
+
+
+def _sides(difference: Difference[Any]) -> Json:
+    return {
+        GAINED: [record(item) for item in difference.gained],
+        LOST: [record(item) for item in difference.lost],
+    }

@@ -1,0 +1,138 @@
+"""Reading and writing for commands: documents by name or from standard input, whole files out."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from planner.documents.deployment import Deployment
+from planner.documents.load import load_document, load_plan
+from planner.documents.plan import Plan
+from planner.documents.reader import MAX_BYTES
+from planner.documents.tree import printable
+from planner.errors import GraphplanError
+
+STDIN = "-"
+STDIN_NAME = "standard input"
+
+
+class OutputError(GraphplanError):
+    """A place that cannot be written to."""
+
+
+def shown_name(name: str) -> str:
+    """How messages call the source ``name``."""
+    return STDIN_NAME if name == STDIN else printable(name)
+
+
+def refuse_two_stdins(*names: str) -> None:
+    """Standard input can be read once.
+
+    Raises:
+        UsageError: it is asked for more often.
+    """
+    if names.count(STDIN) > 1:
+        raise click.UsageError("standard input (-) can be given once only")
+
+
+def read_document(name: str) -> Deployment | Plan:
+    """The document in the file ``name``, or on standard input.
+
+    Raises:
+        DocumentError: it cannot be read or is no valid document.
+    """
+    if name == STDIN:
+        return load_document(_stdin_bytes(), path=STDIN_NAME)
+    return load_document(Path(name), path=name)
+
+
+def read_plan(name: str) -> Plan:
+    """The Plan in the file ``name``, or on standard input.
+
+    Raises:
+        DocumentError: it cannot be read or is no valid Plan.
+    """
+    if name == STDIN:
+        return load_plan(_stdin_bytes(), path=STDIN_NAME)
+    return load_plan(Path(name), path=name)
+
+
+def _stdin_bytes() -> bytes:
+    return sys.stdin.buffer.read(MAX_BYTES + 1)
+
+
+def write_stdout(text: str) -> None:
+    """Writes text to standard output, in the same bytes on every machine.
+
+    Raises:
+        OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
+    """
+    stream = sys.stdout.buffer
+    try:
+        stream.write(text.encode())
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"standard output: cannot be written: {error.strerror}") from None
+
+
+def write_file(name: str, text: str) -> None:
+    """Writes a whole file or none: a reader sees the old content or the new, never a part.
+
+    Raises:
+        OutputError: ``name`` is a folder, or its folder does not exist or cannot be written.
+    """
+    target = Path(os.path.realpath(name))
+    try:
+        mode = _mode_of(target)
+        if mode is not None and stat.S_ISDIR(mode):
+            raise OutputError(f"{printable(name)}: is a folder; give the name of a file")
+        if mode is not None and not stat.S_ISREG(mode):
+            # A pipe or a device has no content to protect.
+            target.write_bytes(text.encode())
+        else:
+            _replace(target, text.encode(), mode)
+    except FileNotFoundError:
+        folder = printable(str(Path(name).parent))
+        raise OutputError(f"{printable(name)}: cannot be written: there is no folder {folder}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise OutputError(f"{printable(name)}: cannot be written: {printable(reason)}") from None
+
+
+def _mode_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_mode
+    except FileNotFoundError:
+        return None
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
+    temporary = target.with_name(f".{target.name[:100]}.{os.urandom(4).hex()}.tmp")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+        if mode is not None:
+            temporary.chmod(stat.S_IMODE(mode))
+        temporary.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def is_same_file(first: str, second: str) -> bool:
+    """Whether two names mean one existing file."""
+    if STDIN in (first, second):
+        return False
+    try:
+        return os.path.samefile(first, second)
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,89 @@
+"""The draft families of EAGLE, EAGLE3 and MTP: one pass over the target's batch, then token by token.
+
+Source: vLLM 0.33, target-dependent speculators and multi-module MTP of the V2 runner (rules 7.7).
+The captured graphs know no adapters and no microbatches.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from planner.documents.plan import DRAFT, ResolvedFamily
+from planner.modes import CUDAGraphMode
+from planner.rules.entries import EntryRequest, family_entries
+from planner.rules.family import Family, mode_decision
+from planner.rules.settings import Settings
+
+DRAFT_PREFILL = "draft_prefill"
+DRAFT_DECODE = "draft_decode"
+
+
+def autoregressive_families(settings: Settings, target: ResolvedFamily) -> tuple[Family, ...]:
+    """The first pass over the target's batch, and the passes of one token a request after it.
+
+    Under a schedule the latter are captured anew for each number of draft tokens; with a single
+    draft token there are none.
+    """
+    prefill = _family(
+        DRAFT_PREFILL,
+        settings,
+        target,
+        mode=target.cudagraph_mode,
+        query_len=settings.query_len,
+        because="the first draft pass runs on the target's batch, in the target's mode",
+    )
+    decode_full = target.cudagraph_mode.decode_mode() is CUDAGraphMode.FULL
+    mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
+    because = "later draft passes have one token a request and are never recorded in pieces"
+    decodes = [
+        _family(name, settings, target, mode=mode, query_len=1, because=because)
+        for name in _decode_names(settings)
+    ]
+    return (prefill, *decodes)
+
+
+def multi_module_family(settings: Settings, target: ResolvedFamily, *, breakable: bool) -> Family:
+    """The one family of a draft with several MTP modules; pieces do not tell the modules apart."""
+    mode = target.cudagraph_mode
+    because = "the modules run on the target's batch, in the target's mode"
+    if not breakable and mode is not CUDAGraphMode.NONE:
+        decode_full = mode.decode_mode() is CUDAGraphMode.FULL
+        mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
+        because = "compiled pieces are not told apart by MTP module, so only decode is recorded"
+    return _family(DRAFT, settings, target, mode=mode, query_len=settings.query_len, because=because)
+
+
+def _decode_names(settings: Settings) -> tuple[str, ...]:
+    if not settings.follows_schedule:
+        return (DRAFT_DECODE,) if settings.num_speculative_tokens > 1 else ()
+    lengths = [query_len - 1 for query_len in settings.query_lens if query_len > 2]
+    return tuple(f"{DRAFT_DECODE}_{length}" for length in lengths)
+
+
+def _family(
+    name: str,
+    settings: Settings,
+    target: ResolvedFamily,
+    *,
+    mode: CUDAGraphMode,
+    query_len: int,
+    because: str,
+) -> Family:
+    query_lens = settings.query_lens if query_len > 1 else (1,)
+    request = EntryRequest(
+        mode=mode,
+        sizes=target.cudagraph_capture_sizes,
+        max_num_seqs=settings.max_num_seqs,
+        decode_query_len=query_len,
+        query_lens=query_lens,
+    )
+    resolved = evolve(
+        target,
+        cudagraph_mode=mode,
+        decode_query_len=query_len,
+        uniform_query_lens=query_lens,
+        lora_cases=(0,),
+        microbatching=None,
+    )
+    decision = mode_decision(name, mode, "draft-mode", because)
+    return Family(name=name, resolved=resolved, entries=family_entries(request), decisions=(decision,))

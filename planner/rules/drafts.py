@@ -1,0 +1,64 @@
+"""Which draft families a server captures beside the target's, by speculative method and runner."""
+
+from __future__ import annotations
+
+from planner.documents.deployment import Deployment, SpeculativeSection
+from planner.documents.plan import DRAFT, Finding, ResolvedFamily, Severity
+from planner.modes import Runner
+from planner.rules.attention import Attention
+from planner.rules.breakable import breakable_reason
+from planner.rules.draft import block_draft_family
+from planner.rules.draft_autoregressive import autoregressive_families, multi_module_family
+from planner.rules.draft_v1 import V1_DRAFT_METHODS, v1_draft_family, v1_method
+from planner.rules.family import Family, OtherFamilies, unplanned
+from planner.rules.settings import DFLASH, Settings
+
+DSPARK = "dspark"
+WITHOUT_GRAPHS = frozenset({"ngram", "ngram_gpu", "suffix", "draft_model", "extract_hidden_states"})
+"""Methods whose drafting the V2 runner records no graphs of (rules 7.7)."""
+
+ANCHOR_ASSUMED = Finding(
+    severity=Severity.INFO,
+    code="assumed-draft-layout",
+    message="the DSpark draft is taken to sample from its anchor, so that its pass has k tokens a request",
+)
+
+
+def draft_families(
+    deployment: Deployment, settings: Settings, target: ResolvedFamily, attention: Attention
+) -> OtherFamilies:
+    """The draft families of a deployment; one that cannot be planned is an error-level finding."""
+    speculative = deployment.speculative
+    if speculative is None:
+        return OtherFamilies()
+    if settings.runner is Runner.V1:
+        return _v1_families(speculative, target)
+    method = v1_method(speculative.method)
+    if method == DFLASH:
+        family = block_draft_family(settings, target, attention, from_anchor=False)
+        return OtherFamilies(families=(family,))
+    if method == DSPARK:
+        family = block_draft_family(settings, target, attention, from_anchor=True)
+        return OtherFamilies(families=(family,), findings=(ANCHOR_ASSUMED,))
+    if method == "mtp" and settings.target is not None and settings.target.num_mtp_layers > 1:
+        breakable = breakable_reason(deployment, settings.target) is not None
+        return OtherFamilies(families=(multi_module_family(settings, target, breakable=breakable),))
+    if method in ("eagle", "eagle3", "mtp"):
+        return OtherFamilies(families=autoregressive_families(settings, target))
+    if method in WITHOUT_GRAPHS:
+        return OtherFamilies()
+    if method is None:
+        return unplanned(
+            "the draft's graphs", "speculative.method is not given", "speculative.method: eagle3"
+        )
+    return unplanned(
+        "the draft's graphs", f"the families of method {method} are not known", "plan them by hand"
+    )
+
+
+def _v1_families(speculative: SpeculativeSection, target: ResolvedFamily) -> OtherFamilies:
+    if v1_method(speculative.method) not in V1_DRAFT_METHODS:
+        return OtherFamilies()
+    resolved, entries, decision = v1_draft_family(target, enforce_eager=bool(speculative.enforce_eager))
+    family = Family(name=DRAFT, resolved=resolved, entries=entries, decisions=(decision,))
+    return OtherFamilies(families=(family,))
