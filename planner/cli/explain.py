@@ -35,14 +35,14 @@ from planner.queries import Query
     "--uniform-token-count", type=count(1), metavar="U", help="Tokens of each request, if all have the same."
 )
 @click.option("--uniform-decode", is_flag=True, help="Each request has the family's decode query length.")
-@click.option("--num-active-loras", type=count(0), default=0, metavar="L", help="Active LoRA adapters.")
+@click.option("--num-active-loras", type=count(0), default="0", metavar="L", help="Active LoRA adapters.")
 @click.option(
     "--max-query-len",
     type=count(1),
     metavar="Q",
     help="Tokens of the longest request, if none is in prefill.",
 )
-@click.option("--num-ubatches", type=count(1), default=1, metavar="N", help="Microbatches of the step.")
+@click.option("--num-ubatches", type=count(1), default="1", metavar="N", help="Microbatches of the step.")
 @family_option
 @output_format("text", "json")
 def command(source: str, family: str, form: str, **batch: int | bool | None) -> None:

@@ -137,8 +137,9 @@ def _has_lora(plan: Plan, family: str) -> bool:
     resolved = plan.resolved.get(family)
     if resolved is not None and resolved.runner is Runner.V1:
         return False
-    return (
-        plan.deployment.lora is not None
-        or (resolved is not None and any(case > 0 for case in resolved.lora_cases))
-        or any(entry.num_active_loras > 0 for entry in plan.graphs[family])
-    )
+    if any(entry.num_active_loras > 0 for entry in plan.graphs[family]):
+        return True
+    # A draft of a deployment with LoRA has none: what was resolved for the family itself decides.
+    if resolved is not None:
+        return any(case > 0 for case in resolved.lora_cases)
+    return plan.deployment.lora is not None

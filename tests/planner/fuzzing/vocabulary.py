@@ -1,0 +1,101 @@
+"""Values that are plausible under a key: what a user could have meant, and what lies just beyond."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from functools import cache
+from random import Random
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from attrs import Attribute, fields, has, resolve_types
+
+from planner.backends.traits import SELECTABLE
+from planner.documents.deployment import Deployment
+from planner.rules.devices import KNOWN_DEVICES
+from tests.planner.fuzzing.nodes import listed, quoted, word
+
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "method": (
+        *("dflash", "dspark", "eagle", "eagle3", "mtp", "deepseek_mtp", "medusa", "ngram", "suffix"),
+        *("draft_model", "extract_hidden_states", "ngram_gpu"),
+    ),
+    "attention_backend": tuple(SELECTABLE),
+    "attention_backends": tuple(SELECTABLE),
+    "all2all_backend": (
+        *("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"),
+        *("nixl_ep", "moonep", "naive"),
+    ),
+    "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
+    "kv_cache_dtype": ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "nvfp4", "fp8_ds_mla", "turboquant_k8v4"),
+    "name": (*KNOWN_DEVICES, "vllm", "sglang", "A9000"),
+    "compute_capability": ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"),
+    "version": ("0.33", "0.30", "1"),
+    "runner_type": ("auto", "generate", "pooling", "draft"),
+    "kind": ("full_attention", "sliding_window", "dflash_context_kv"),
+    "severity": ("error", "warning", "info"),
+}
+COUNTS = (1, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 12, 15, 16, 16, 17, 24, 31, 32, 33, 48, 64, 100, 128, 200, 256)
+LARGE = (257, 300, 511, 512, 513, 1000, 1024, 2048, 4096, 8192, 16384)
+LIMITS = (0, -1, 65535, 65536, 65537, 10**6, 2**20 - 1, 2**20, 2**20 + 1, 2**31, 10**18 - 1, 10**18)
+
+
+@cache
+def known_fields() -> Mapping[str, Mapping[str, Attribute[Any]]]:
+    """The fields of every section of a Deployment, by the section's name."""
+    sections = {}
+    for field in fields(resolve_types(Deployment)):
+        cls = _plain_type(field.type)
+        if has(cls):
+            known = {inner.name: inner for inner in fields(resolve_types(cls))}
+            known.pop("ignored", None)
+            sections[field.name] = known
+    return sections
+
+
+@cache
+def words_of(key: str) -> tuple[str, ...]:
+    """The words that stand under ``key`` anywhere in a document."""
+    found = list(WORDS.get(key, ()))
+    for section in known_fields().values():
+        cls = _plain_type(section[key].type) if key in section else None
+        if isinstance(cls, type) and issubclass(cls, Enum):
+            found.extend(str(member) for member in cls)
+    return tuple(found)
+
+
+def number(rng: Random) -> int:
+    """A count as deployments have it; rarely one at a limit."""
+    kind = rng.random()
+    return rng.choice(COUNTS if kind < 0.75 else LARGE if kind < 0.96 else LIMITS)
+
+
+def value_of(field: Attribute[Any], rng: Random) -> yaml.Node:
+    """A value of the field's type, mostly within its limits."""
+    return _value(_plain_type(field.type), field.name, rng)
+
+
+def _value(cls: Any, key: str, rng: Random) -> yaml.Node:
+    if isinstance(cls, type) and issubclass(cls, Enum):
+        return word(str(rng.choice(list(cls))))
+    if cls is bool:
+        return word(rng.choice(("true", "false")))
+    if cls is int:
+        return word(str(number(rng)))
+    if cls is float:
+        return word(str(rng.choice((0, 14, 24.5, 79, 139, 178.25))))
+    if get_origin(cls) is tuple:
+        item = get_args(cls)[0]
+        length = 3 if get_origin(item) is None and key == "" else rng.randint(0, 6)
+        inner = "" if get_origin(item) is tuple else key
+        return listed([_value(_plain_type(item), inner, rng) for _ in range(length)])
+    return quoted(rng.choice(WORDS.get(key, ("x",))))
+
+
+def _plain_type(cls: Any) -> Any:
+    """``cls`` without ``None``, and the first of several alternatives."""
+    if get_origin(cls) in (Union, UnionType):
+        return next(member for member in get_args(cls) if member is not type(None))
+    return cls

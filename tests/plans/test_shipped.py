@@ -1,0 +1,46 @@
+"""What is shipped under plans/ is current, readable and free of errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner import compile_plan, dump_plan, load_deployment, load_plan
+from planner.documents.digest import is_edited
+from planner.verify import verify
+from tools.update_generated import PLANS, generated
+
+GENERATED = dict(generated())
+HAND_WRITTEN = sorted(PLANS.glob("*.yaml"))
+DEPLOYMENTS = sorted((PLANS / "deployments").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", GENERATED, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_generated_files_are_current(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == GENERATED[path], "run tools/update_generated.py"
+
+
+def test_every_compiled_plan_has_its_deployment() -> None:
+    assert {path.name for path in (PLANS / "compiled").iterdir()} == {path.name for path in DEPLOYMENTS}
+
+
+@pytest.mark.parametrize("path", DEPLOYMENTS, ids=lambda path: path.stem)
+def test_a_shipped_plan_stands_alone(path: Path) -> None:
+    plan = load_plan(PLANS / "compiled" / path.name)
+    assert plan.name == path.stem
+    assert not is_edited(plan)
+    assert compile_plan(plan.deployment).digest == plan.digest == compile_plan(load_deployment(path)).digest
+
+
+@pytest.mark.parametrize("path", HAND_WRITTEN, ids=lambda path: path.stem)
+def test_hand_written_plans_have_no_errors_and_keep_their_order(path: Path) -> None:
+    plan = load_plan(path)
+    assert not [finding for finding in verify(plan) if finding.severity == "error"]
+    assert load_plan(dump_plan(plan)) == plan
+
+
+def test_four_plans_are_written_by_hand_one_of_them_with_a_prologue() -> None:
+    plans = [load_plan(path) for path in HAND_WRITTEN]
+    assert len(plans) >= 4
+    assert any(entry.prologue for plan in plans for family in plan.graphs for entry in plan.entries(family))
