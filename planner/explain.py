@@ -102,7 +102,7 @@ def explain(plan: Plan, query: Query, family: str = TARGET) -> Explanation:
         candidates=candidates,
         lora_case=table.captured_case(query.num_active_loras),
         attention_support=resolved.attention_support if resolved else None,
-        limiting_groups=_limiting_groups(resolved),
+        limiting_groups=resolved.limiting_groups if resolved else (),
         notes=(*(() if served else _why_eager(table, query, candidates)), *_beyond_limits(query, resolved)),
         decisions=tuple(decision for decision in plan.decisions if _shapes(decision, family)),
     )
@@ -192,12 +192,6 @@ def _beyond_limits(query: Query, resolved: ResolvedFamily | None) -> Iterator[st
     for value, limit, noun, name in limits:
         if value is not None and limit is not None and value > limit:
             yield f"no step has {value} {noun}: {name} is {limit}"
-
-
-def _limiting_groups(resolved: ResolvedFamily | None) -> tuple[AttentionGroup, ...]:
-    if resolved is None:
-        return ()
-    return tuple(group for group in resolved.attention_groups if group.support is resolved.attention_support)
 
 
 def _shapes(decision: Decision, family: str) -> bool:

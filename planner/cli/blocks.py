@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import frozen
 
 from planner.describe import size_runs
 from planner.documents.deployment import Json
-from planner.documents.plan import Decision, Finding
+from planner.documents.plan import AttentionGroup, Decision, Finding
+from planner.modes import AttentionSupport
 
 LONGEST_VALUE = 60
 
@@ -46,12 +47,30 @@ def finding_rows(findings: Iterable[Finding]) -> tuple[Row, ...]:
     return tuple(rows)
 
 
-def decision_rows(decisions: Iterable[Decision]) -> tuple[Row, ...]:
-    """Setting, what became of what, reason."""
-    return tuple(
-        Row((decision.path, change_text(decision.asked, decision.became), decision.because))
-        for decision in decisions
-    )
+def decision_blocks(decisions: Sequence[Decision]) -> Iterator[Block]:
+    """Values that were changed, each with its reason below; then values that nobody asked for."""
+    changed = [decision for decision in decisions if decision.asked is not None]
+    if changed:
+        rows: list[Row] = []
+        for decision in changed:
+            rows.append(Row((decision.path, change_text(decision.asked, decision.became))))
+            rows.append(Row(("", decision.because)))
+        yield Block(tuple(rows), title="changed, and why")
+    chosen = [decision for decision in decisions if decision.asked is None]
+    if chosen:
+        yield Block(
+            tuple(Row((decision.path, value_text(decision.became), decision.because)) for decision in chosen),
+            title="chosen, and why",
+        )
+
+
+def attention_text(support: AttentionSupport, limiting_groups: Iterable[AttentionGroup]) -> str:
+    """``UNIFORM_BATCH, set by FLASHINFER (full_attention)``."""
+    kinds: dict[str, list[str]] = {}
+    for group in limiting_groups:
+        kinds.setdefault(group.backend, []).append(group.kind)
+    groups = ", ".join(f"{backend} ({', '.join(dict.fromkeys(names))})" for backend, names in kinds.items())
+    return f"{support}, set by {groups}" if groups else str(support)
 
 
 def change_text(before: Json, after: Json) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import click
 
-from planner.cli.blocks import Block, Row, decision_rows, finding_rows, heading
-from planner.cli.files import is_same_file, read_document, shown_name, write_file, write_stdout
+from planner.cli.blocks import Block, Row, attention_text, decision_blocks, finding_rows, heading
+from planner.cli.files import is_same_file, read_document, shown_name, write_output
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
 from planner.compile import compile_plan
@@ -19,6 +19,9 @@ from planner.errors import DocumentError
 from planner.modes import CUDAGraphMode
 
 MODE_PATH = "compilation.cudagraph_mode"
+
+ENGINE_DEFAULT = "engine-default"
+"""The rule of plain defaults of the engine section, which take one line together."""
 
 
 @click.command(
@@ -38,7 +41,7 @@ MODE_PATH = "compilation.cudagraph_mode"
 @click.option("-q", "--quiet", is_flag=True, help="No summary on standard error.")
 @click.pass_context
 def command(ctx: click.Context, source: str, output: str | None, form: str, quiet: bool) -> None:
-    """Compile DEPLOYMENT into the plan of what its server would capture.
+    """Compile DEPLOYMENT into the plan of its server's CUDA graphs.
 
     The plan goes to standard output or to a file, a summary to standard error. DEPLOYMENT may also
     be a plan, whose own deployment is then compiled anew; - reads standard input.
@@ -50,10 +53,7 @@ def command(ctx: click.Context, source: str, output: str | None, form: str, quie
         raise click.UsageError(f"-o {shown_name(output)} would overwrite the deployment; give another file")
     plan = compile_plan(_deployment_of(document, source))
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
-    if output is None:
-        write_stdout(text)
-    else:
-        write_file(output, text)
+    write_output(output, text)
     if not quiet:
         show(tuple(summary(plan, shown_name(source))), err=True)
     if any(finding.severity == Severity.ERROR for finding in plan.findings):
@@ -80,9 +80,10 @@ def summary(plan: Plan, source: str) -> Iterator[Block]:
     yield heading(f"{plan.name or source}: {engine.name or 'vllm'} {version}, runner {target.runner}")
     yield Block(tuple(_facts(plan, target)))
     yield _graphs(plan)
-    others = [decision for decision in plan.decisions if decision.path != MODE_PATH]
-    if others:
-        yield Block(decision_rows(others), title="decisions")
+    told = (MODE_PATH, ENGINE_DEFAULT)
+    yield from decision_blocks(
+        [decision for decision in plan.decisions if decision.path not in told and decision.rule not in told]
+    )
     if plan.findings:
         yield Block(finding_rows(plan.findings), title="findings")
 
@@ -110,10 +111,11 @@ def _facts(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
     if target.lora_cases != (0,):
         yield Row(("LoRA", f"captured for {size_runs(target.lora_cases)} active"))
     if target.attention_support is not None:
-        groups = ", ".join(
-            f"{group.backend} {group.support} ({group.kind})" for group in target.attention_groups
-        )
-        yield Row(("attention", f"{target.attention_support}{': ' + groups if groups else ''}"))
+        yield Row(("attention", attention_text(target.attention_support, target.limiting_groups)))
+    defaults = [decision for decision in plan.decisions if decision.rule == ENGINE_DEFAULT]
+    if defaults:
+        values = (f"{decision.path.removeprefix('engine.')} {decision.became}" for decision in defaults)
+        yield Row(("defaults", ", ".join(values)))
 
 
 def _graphs(plan: Plan) -> Block:

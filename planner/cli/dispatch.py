@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import click
 
 from planner.cli.answers import dispatch_answer
-from planner.cli.files import STDIN, read_plan, refuse_two_stdins, shown_name, write_stdout
+from planner.cli.files import STDIO, read_plan, refuse_two_stdins, shown_name, stdin, write_stdout
 from planner.cli.options import examples, family_option
 from planner.errors import BatchError, DocumentError, GraphplanError
 from planner.queries import Query, Table, ask, query_of, settled
@@ -49,11 +49,8 @@ def command(source: str, batches: str, family: str) -> None:
 
 def _lines(name: str) -> Iterator[bytes]:
     """The lines of a file or of standard input, one that is too long in pieces."""
-    if name == STDIN:
-        yield from iter(lambda: sys.stdin.buffer.readline(LONGEST_LINE + 1), b"")
-        return
     try:
-        with open(name, "rb") as stream:
+        with nullcontext(stdin()) if name == STDIO else open(name, "rb") as stream:
             yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from planner.cli.answers import dispatch_answer, record, to_json
-from planner.cli.blocks import Block, Row, decision_rows, heading
+from planner.cli.blocks import Block, Row, attention_text, decision_blocks, heading
 from planner.cli.files import read_plan, shown_name, write_stdout
 from planner.cli.options import count, examples, family_option, output_format
 from planner.cli.render import show
@@ -65,8 +65,7 @@ def summary(explanation: Explanation, name: str) -> Iterator[Block]:
     yield Block(tuple(_facts(explanation)))
     if explanation.candidates:
         yield Block(tuple(_candidate_rows(explanation)), title="graphs looked at, in this order")
-    if explanation.decisions:
-        yield Block(decision_rows(explanation.decisions), title="decisions that led here")
+    yield from decision_blocks(explanation.decisions)
 
 
 def _facts(explanation: Explanation) -> Iterator[Row]:
@@ -87,8 +86,8 @@ def _facts(explanation: Explanation) -> Iterator[Row]:
     if active != case and entry is not None:
         yield Row(("LoRA", f"{active} active, served by the graph captured for {case}"))
     if explanation.attention_support is not None:
-        groups = ", ".join(f"{group.backend} ({group.kind})" for group in explanation.limiting_groups)
-        yield Row(("attention", f"{explanation.attention_support}{': set by ' + groups if groups else ''}"))
+        text = attention_text(explanation.attention_support, explanation.limiting_groups)
+        yield Row(("attention", text))
 
 
 def _batch_text(query: Query) -> str:

@@ -7,6 +7,7 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -15,9 +16,9 @@ from planner.documents.load import load_document, load_plan
 from planner.documents.plan import Plan
 from planner.documents.reader import MAX_BYTES
 from planner.documents.tree import printable
-from planner.errors import GraphplanError
+from planner.errors import DocumentError, GraphplanError
 
-STDIN = "-"
+STDIO = "-"
 STDIN_NAME = "standard input"
 
 
@@ -27,7 +28,7 @@ class OutputError(GraphplanError):
 
 def shown_name(name: str) -> str:
     """How messages call the source ``name``."""
-    return STDIN_NAME if name == STDIN else printable(name)
+    return STDIN_NAME if name == STDIO else printable(name)
 
 
 def refuse_two_stdins(*names: str) -> None:
@@ -36,7 +37,7 @@ def refuse_two_stdins(*names: str) -> None:
     Raises:
         UsageError: it is asked for more often.
     """
-    if names.count(STDIN) > 1:
+    if names.count(STDIO) > 1:
         raise click.UsageError("standard input (-) can be given once only")
 
 
@@ -46,7 +47,7 @@ def read_document(name: str) -> Deployment | Plan:
     Raises:
         DocumentError: it cannot be read or is no valid document.
     """
-    if name == STDIN:
+    if name == STDIO:
         return load_document(_stdin_bytes(), path=STDIN_NAME)
     return load_document(Path(name), path=name)
 
@@ -57,13 +58,27 @@ def read_plan(name: str) -> Plan:
     Raises:
         DocumentError: it cannot be read or is no valid Plan.
     """
-    if name == STDIN:
+    if name == STDIO:
         return load_plan(_stdin_bytes(), path=STDIN_NAME)
     return load_plan(Path(name), path=name)
 
 
+def stdin() -> BinaryIO:
+    """Standard input as bytes.
+
+    Raises:
+        DocumentError: it is closed.
+    """
+    if sys.stdin is None:
+        raise DocumentError("is closed; give a file", path=STDIN_NAME)
+    return sys.stdin.buffer
+
+
 def _stdin_bytes() -> bytes:
-    return sys.stdin.buffer.read(MAX_BYTES + 1)
+    try:
+        return stdin().read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror}", path=STDIN_NAME) from None
 
 
 def write_stdout(text: str) -> None:
@@ -72,6 +87,8 @@ def write_stdout(text: str) -> None:
     Raises:
         OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
     """
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; write to a file")
     stream = sys.stdout.buffer
     try:
         stream.write(text.encode())
@@ -80,6 +97,18 @@ def write_stdout(text: str) -> None:
         raise
     except OSError as error:
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from None
+
+
+def write_output(name: str | None, text: str) -> None:
+    """Writes text to the file ``name``, or to standard output where there is none or it is ``-``.
+
+    Raises:
+        OutputError: the output cannot be written.
+    """
+    if name is None or name == STDIO:
+        write_stdout(text)
+    else:
+        write_file(name, text)
 
 
 def write_file(name: str, text: str) -> None:
@@ -130,7 +159,7 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 def is_same_file(first: str, second: str) -> bool:
     """Whether two names mean one existing file."""
-    if STDIN in (first, second):
+    if STDIO in (first, second):
         return False
     try:
         return os.path.samefile(first, second)

@@ -108,6 +108,19 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if not is_asked:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version("graphplan")
+    except PackageNotFoundError:
+        installed = "(not installed)"
+    click.echo(f"planner {installed}")
+    ctx.exit()
+
+
 @click.command(
     "planner",
     cls=CommandLine,
@@ -116,7 +129,14 @@ def _drop_stdout() -> None:
     epilog="\b\nExit codes: 0 fine, 1 findings or differences, 2 bad input or usage,\n"
     "3 this machine cannot do it, 70 an internal error.",
 )
-@click.version_option(package_name="graphplan", prog_name="planner")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of errors; goes before the command.")
 @click.pass_context
 def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - read from the context on errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from planner.cli.answers import to_json
-from planner.cli.files import write_file, write_stdout
+from planner.cli.files import write_output
 from planner.cli.options import examples
 from planner.documents.schema import KINDS, json_schema
 
@@ -23,7 +23,4 @@ from planner.documents.schema import KINDS, json_schema
 def command(kind: str, output: str | None) -> None:
     """Print the JSON Schema (2020-12) of a deployment or a plan."""
     text = to_json(json_schema(kind))
-    if output is None:
-        write_stdout(text)
-    else:
-        write_file(output, text)
+    write_output(output, text)

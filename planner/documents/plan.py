@@ -65,6 +65,11 @@ class ResolvedFamily:
     attention_groups: tuple[AttentionGroup, ...] = ()
     microbatching: Microbatching | None = None
 
+    @property
+    def limiting_groups(self) -> tuple[AttentionGroup, ...]:
+        """The attention groups that set ``attention_support``."""
+        return tuple(group for group in self.attention_groups if group.support is self.attention_support)
+
 
 @frozen(kw_only=True)
 class Decision:
