@@ -13,7 +13,7 @@ from planner.rules.attention import Attention, attention_of
 from planner.rules.breakable import breakable_reason
 from planner.rules.drafts import draft_families
 from planner.rules.encoder import encoder_families
-from planner.rules.entries import EntryRequest, family_entries
+from planner.rules.entries import MAX_ENTRIES, EntryRequest, family_entries, too_many_graphs
 from planner.rules.entries_v1 import v1_family_entries
 from planner.rules.family import Family
 from planner.rules.mode import (
@@ -39,7 +39,8 @@ def compile_plan(deployment: Deployment) -> Plan:
     """The plan of ``deployment``: what its server would capture, and why.
 
     Raises:
-        PlanError: the engine would refuse to start; the error names the fields and their values.
+        PlanError: the engine would refuse to start, or would capture more graphs than a plan takes; the
+            error names the fields and their values.
     """
     settings = settle(deployment)
     attention = attention_of(deployment, settings)
@@ -52,6 +53,8 @@ def compile_plan(deployment: Deployment) -> Plan:
     drafts = draft_families(deployment, settings, target.resolved, attention)
     encoder = encoder_families(deployment, settings)
     families = (target, *drafts.families, *encoder.families)
+    if sum(len(family.entries) for family in families) > MAX_ENTRIES:
+        raise too_many_graphs(f"{len(sizes.sizes)} capture sizes in {len(families)} families")
     resolved = {family.name: family.resolved for family in families}
     graphs = {family.name: family.entries for family in families}
     plan = Plan(

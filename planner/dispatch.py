@@ -9,13 +9,21 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry, fits
 from planner.dispatch_v1 import V1DispatchTable, v1_dispatch_table
 from planner.documents.plan import Microbatching, Plan
+from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.lora import lora_map
+
+MAX_CELLS = 1 << 25
+"""Most cells of a table: one for each number of tokens up to the largest, for each LoRA case."""
+
+MAX_COMPARISONS = 1 << 24
+"""Most comparisons to make a table: every uniform count of a size with every entry that it tries."""
 
 _Candidate = tuple[int, int | None, BatchExecutionDescriptor]
 """Most requests, longest query (``None`` where open), answer."""
@@ -137,9 +145,12 @@ def dispatch_table(plan: Plan, family: str) -> DispatchTable | V1DispatchTable:
 
     Raises:
         FamilyError: the plan has no such family.
+        PlanError: its entries would make a table of gigabytes, as no compiled plan does.
     """
     entries = plan.entries(family)
     resolved = plan.resolved.get(family)
+    if resolved is None or resolved.runner is not Runner.V1:
+        _refuse_unbounded(family, entries)
     if resolved is None:
         return DispatchTable(entries, lora_cases={entry.num_active_loras for entry in entries})
     if resolved.runner is Runner.V1:
@@ -150,6 +161,29 @@ def dispatch_table(plan: Plan, family: str) -> DispatchTable | V1DispatchTable:
         microbatching=resolved.microbatching,
         decode_query_len=resolved.decode_query_len,
     )
+
+
+def _refuse_unbounded(family: str, entries: Sequence[PlanEntry]) -> None:
+    """Refuse a table that a plan of few bytes would make too large to hold or too slow to make."""
+    places = Counter((entry.num_active_loras, entry.num_tokens, entry.mode) for entry in entries)
+    cases = {case for case, _, _ in places}
+    largest = max((tokens for _, tokens, _ in places), default=0)
+    if len(cases) * largest > MAX_CELLS:
+        raise PlanError(
+            f"{len(cases)} LoRA cases with graphs of up to {largest} tokens are too many to dispatch from; "
+            "drop those that serve nothing",
+            fields=(f"graphs.{family}",),
+        )
+    # A size tries the entries of one FULL and one PIECEWISE size, for each uniform count among them.
+    alike: dict[CUDAGraphMode, int] = {}
+    for (_, _, mode), count in places.items():
+        alike[mode] = max(alike.get(mode, 0), count)
+    if len(places) * sum(alike.values()) ** 2 > MAX_COMPARISONS:
+        raise PlanError(
+            f"{max(alike.values())} graphs of the same mode, tokens and LoRAs are too many to dispatch from; "
+            "drop those that serve nothing",
+            fields=(f"graphs.{family}",),
+        )
 
 
 def _by_case(entries: Sequence[PlanEntry]) -> dict[int, list[PlanEntry]]:

@@ -8,11 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+HEAD_LENGTH = 1_000
+TAIL_LENGTH = 400
+"""What is kept of a message that is longer than both together; its end says what to do."""
+
+
+def clear_line(text: str) -> str:
+    """``text`` as one printable line of bounded length.
+
+    Values out of a stranger's document stand in messages: none of them may break the line, steer the
+    terminal, or bury the rest.
+    """
+    if not text.isprintable():
+        text = "".join(
+            letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+            for letter in text
+        )
+    if len(text) <= HEAD_LENGTH + TAIL_LENGTH:
+        return text
+    return f"{text[:HEAD_LENGTH]} [...] {text[-TAIL_LENGTH:]}"
+
 
 class GraphplanError(Exception):
-    """Base of all errors that a user of graphplan can cause or meet."""
+    """Base of all errors that a user of graphplan can cause or meet; the text is one line."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return clear_line(super().__str__())
 
 
 class DocumentError(GraphplanError):
@@ -43,7 +66,7 @@ class DocumentError(GraphplanError):
         if self.line is not None:
             place += f":{self.line}:{self.column}" if place else f"line {self.line}, column {self.column}"
         parts = [part for part in (place, self.key, self.message) if part]
-        return ": ".join(parts)
+        return clear_line(": ".join(parts))
 
 
 class PlanError(GraphplanError):

@@ -146,11 +146,15 @@ def _v2_obstacles(entry: PlanEntry, query: Query, lora_case: int) -> Iterator[st
 
 
 def _v1_obstacles(entry: PlanEntry, query: Query, mode: CUDAGraphMode) -> Iterator[str]:
-    decodes_apart = query.uniform_decode and mode.separate_routine()
-    if entry.uniform_token_count is not None and not decodes_apart:
-        yield f"uniform token count {entry.uniform_token_count}, the batch mixes lengths"
-    elif entry.mode is CUDAGraphMode.FULL and entry.uniform_token_count is None and decodes_apart:
-        yield "mixed batches, a uniform decode has graphs of its own"
+    count, has_decode_graphs = entry.uniform_token_count, mode.separate_routine()
+    if not mode:
+        yield "the mode is NONE"
+    elif count is not None and not query.uniform_decode:
+        yield f"uniform token count {count}, the batch mixes lengths"
+    elif count is not None and not has_decode_graphs:
+        yield f"uniform token count {count}, but {mode} has no graphs apart for decode"
+    elif count is None and entry.mode is CUDAGraphMode.FULL and query.uniform_decode and has_decode_graphs:
+        yield f"mixed batches, but {mode} has graphs apart for decode"
 
 
 def _why_eager(table: Table, query: Query, candidates: Sequence[Candidate]) -> Iterator[str]:

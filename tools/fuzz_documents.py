@@ -120,9 +120,8 @@ def run_all(first: int, count: int, seed: int, limit: float, memory_mib: int, jo
     total = Report(Counter(), (), (0.0, -1), 0)
     starts = range(first, first + count, CHUNK)
     with ProcessPoolExecutor(jobs, initializer=_limit_memory, initargs=(memory_mib,)) as pool:
-        chunks = [
-            pool.submit(fuzz, range(start, min(start + CHUNK, first + count)), seed, limit) for start in starts
-        ]
+        ranges = [range(start, min(start + CHUNK, first + count)) for start in starts]
+        chunks = [pool.submit(fuzz, numbers, seed, limit) for numbers in ranges]
         for chunk in chunks:
             total += chunk.result()
     return total
@@ -163,7 +162,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=10_000, help="documents (default 10,000)")
     parser.add_argument("--seed", type=int, default=0, help="another seed makes other documents")
     parser.add_argument("--first", type=int, default=0, help="number of the first document")
-    parser.add_argument("--limit", type=float, default=30.0, help="seconds for one document (default 30)")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds for one document (default 60)")
     parser.add_argument("--memory", type=int, default=4096, help="MiB for a process (default 4096)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--save", type=Path, help="folder for the documents that fail")

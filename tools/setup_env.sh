@@ -45,11 +45,11 @@ prepare_environment() {
   if [ -x "$python" ] && environment_inputs | cmp -s - "$stamp"; then
     return
   fi
-  printf 'tools/%s: setting up .venv (takes a minute, once)\n' "${0##*/}" >&2
   if ! "$python" -m pip --version >/dev/null 2>&1; then
     found="$(find_python)" || exit
     quietly "create .venv with $found" "$found" -m venv --clear .venv
   fi
+  printf 'tools/%s: installing into .venv (takes a minute, once)\n' "${0##*/}" >&2
   # pip reads pins for build backends from the environment alone, under either name by its version,
   # and splits the value at spaces: so the path is relative.
   export PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt

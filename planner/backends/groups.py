@@ -47,8 +47,9 @@ def side_groups(
     all layers, the draft's own for the draft's.
     """
     groups: dict[tuple[LayerKind, str, AttentionSupport], BackendGroup] = {}
+    unclamped_window = _has_unclamped_window(side)
     for item in placed:
-        support, bound = _replays(side, item, env, non_causal=non_causal)
+        support, bound = _replays(side, item, env, non_causal=non_causal, unclamped_window=unclamped_window)
         kind, backend = item.layer.kind, item.backend
         fresh = BackendGroup(
             kind=kind, backend=backend, support=support, layers=0, draft=draft, varlen_max_query_len=bound
@@ -59,7 +60,7 @@ def side_groups(
 
 
 def _replays(
-    side: ModelSide, item: Placed, env: Environment, *, non_causal: bool
+    side: ModelSide, item: Placed, env: Environment, *, non_causal: bool, unclamped_window: bool
 ) -> tuple[AttentionSupport, int | None]:
     """What one layer replays, and the bound on its tokens in graphs over mixed lengths."""
     layer = item.layer
@@ -70,7 +71,7 @@ def _replays(
         head_size=layer.head_size,
         kv_cache_dtype=item.kv_cache_dtype,
         non_causal=non_causal,
-        unclamped_window=_has_unclamped_window(side),
+        unclamped_window=unclamped_window,
     )
     support = backend_support(item.backend, env, shape)
     return support, varlen_bound(item.backend, env, support)

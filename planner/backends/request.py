@@ -8,7 +8,7 @@ from attrs import evolve, field, frozen
 
 from planner.backends.environment import Capability, Environment
 from planner.documents.deployment import Deployment, SpeculativeSection
-from planner.models.draft import DFLASH_METHODS
+from planner.methods import DFLASH_METHODS
 from planner.models.facts import ModelFacts
 from planner.modes import Runner
 

@@ -9,10 +9,11 @@ from attrs import frozen
 
 from planner.describe import size_runs
 from planner.documents.deployment import Json
-from planner.documents.plan import AttentionGroup, Decision, Finding
+from planner.documents.plan import AttentionGroup, Decision, Finding, Severity
 from planner.modes import AttentionSupport
 
 LONGEST_VALUE = 60
+SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 @frozen
@@ -37,10 +38,15 @@ def heading(text: str) -> Block:
     return Block((Row((text,)),))
 
 
+def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Errors first, then warnings, then notes; each in their order."""
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
 def finding_rows(findings: Iterable[Finding]) -> tuple[Row, ...]:
-    """Severity, code, message; the fix stands under its message."""
+    """Severity, code, message, the worst first; the fix stands under its message."""
     rows = []
-    for finding in findings:
+    for finding in by_severity(findings):
         rows.append(Row((finding.severity, finding.code, finding.message), finding.severity))
         if finding.fix:
             rows.append(Row(("", "", f"fix: {finding.fix}")))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import click
 from attrs import frozen
 
 from planner.cli.answers import record, to_json
-from planner.cli.blocks import Block, Row, finding_rows
+from planner.cli.blocks import SEVERITIES, Block, Row, by_severity, finding_rows
 from planner.cli.files import read_document, refuse_two_stdins, shown_name, write_stdout
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
@@ -20,8 +20,6 @@ from planner.documents.digest import is_edited
 from planner.documents.plan import Finding, Plan, Severity
 from planner.errors import GraphplanError, PlanError
 from planner.verify import verify
-
-SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
 @frozen
@@ -91,7 +89,7 @@ def report_on(file: str) -> Report:
         return Report(shown_name(file), kind, error=_in_file(error, file))
     except GraphplanError as error:
         return Report(shown_name(file), kind, error=error)
-    return Report(shown_name(file), kind, _by_severity(findings))
+    return Report(shown_name(file), kind, by_severity(findings))
 
 
 def _in_file(error: PlanError, file: str) -> PlanError:
@@ -147,10 +145,6 @@ def _change_text(change: FamilyDiff) -> str:
     if change.reordered and not change.graphs:
         return f"{change.family} in another order"
     return f"{change.family} +{gained} -{lost}"
-
-
-def _by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def summary(reports: Sequence[Report]) -> Iterator[Block]:

@@ -54,11 +54,12 @@ def summary(changes: PlanDiff) -> Iterator[Block]:
     """The differences for a person."""
     if changes.same:
         yield heading("the plans do not differ")
-    for title, values in (("settings", changes.settings), ("resolved values", changes.resolved)):
-        if values:
-            yield Block(tuple(_change_row(change) for change in values), title=title)
+    if changes.settings:
+        yield Block(tuple(_change_row(change) for change in changes.settings), title="settings")
     for family in changes.families:
         yield Block(tuple(_family_rows(family)), title=_family_title(family))
+    if changes.resolved:
+        yield Block(tuple(_change_row(change) for change in changes.resolved), title="resolved values")
     if changes.decisions:
         yield Block(tuple(_both_sides(changes.decisions, _decision_cells)), title="decisions")
     if changes.findings:

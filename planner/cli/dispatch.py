@@ -61,7 +61,7 @@ def _answer_all(lines: Iterable[bytes], table: Table, name: str) -> None:
     answers: list[str] = []
     try:
         for number, line in enumerate(lines, 1):
-            if line.strip():
+            if line.strip() or len(line) > LONGEST_LINE:
                 answers.append(_answer(line, table, f"{name}:{number}"))
             if len(answers) == ANSWERS_AT_ONCE:
                 write_stdout("".join(answers))

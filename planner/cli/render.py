@@ -72,6 +72,8 @@ def _plain_row(
         aligned = cell.rjust(widths[column]) if column in numbers else cell.ljust(widths[column])
         first += aligned + _GAP
     last = len(cells) - 1
+    if last == 0 and not indent:
+        return [cells[0]]  # a heading, which often has a path that somebody wants to copy
     if last in numbers:
         return [first + cells[last].rjust(widths[last])]
     room = max(WIDTH - len(first), NARROWEST)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from planner.descriptors import PlanEntry
-from planner.documents.deployment import Deployment, Json
+from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS, PlanEntry
+from planner.documents.deployment import Deployment, Json, within
 from planner.errors import FamilyError
 from planner.modes import AttentionSupport, CUDAGraphMode, Runner
 
@@ -36,9 +36,9 @@ class Microbatching:
     The thresholds are inclusive and count the tokens of the smallest rank.
     """
 
-    num_ubatches: int
-    decode_token_threshold: int
-    prefill_token_threshold: int
+    num_ubatches: int = field(metadata=within(1))
+    decode_token_threshold: int = field(metadata=within(0))
+    prefill_token_threshold: int = field(metadata=within(0))
 
 
 @frozen(kw_only=True)
@@ -52,15 +52,15 @@ class ResolvedFamily:
 
     runner: Runner
     cudagraph_mode: CUDAGraphMode
-    cudagraph_capture_sizes: tuple[int, ...] = ()
-    max_cudagraph_capture_size: int = 0
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_num_active_seqs: int | None = None
-    data_parallel_size: int | None = None
-    decode_query_len: int | None = None
-    uniform_query_lens: tuple[int, ...] = ()
-    lora_cases: tuple[int, ...] = (0,)
+    cudagraph_capture_sizes: tuple[int, ...] = field(default=(), metadata=within(1, MAX_GRAPH_TOKENS))
+    max_cudagraph_capture_size: int = field(default=0, metadata=within(0, MAX_GRAPH_TOKENS))
+    max_num_seqs: int | None = field(default=None, metadata=within(1))
+    max_num_batched_tokens: int | None = field(default=None, metadata=within(1))
+    max_num_active_seqs: int | None = field(default=None, metadata=within(0))
+    data_parallel_size: int | None = field(default=None, metadata=within(1))
+    decode_query_len: int | None = field(default=None, metadata=within(1))
+    uniform_query_lens: tuple[int, ...] = field(default=(), metadata=within(1))
+    lora_cases: tuple[int, ...] = field(default=(0,), metadata=within(0, MAX_LORAS + 1))
     attention_support: AttentionSupport | None = None
     attention_groups: tuple[AttentionGroup, ...] = ()
     microbatching: Microbatching | None = None
@@ -135,6 +135,7 @@ class Plan:
 
         Raises:
             FamilyError: the plan has no such family.
+            PlanError: its entries would make a table of gigabytes, as no compiled plan does.
         """
         from planner.dispatch import dispatch_table
 

@@ -107,6 +107,7 @@ class _Open:
     node: Items | Table
     anchor: str | None
     nodes_before: int
+    characters_before: int
     key: str | None = None
     levels: int = 1
 
@@ -128,20 +129,22 @@ class _Anchored:
 
     node: Node
     nodes: int
+    characters: int
     levels: int
 
 
 @define(eq=False)
 class _Builder:
-    """The state of reading one document: open containers, anchors, and the number of nodes so far.
+    """The state of reading one document: open containers, anchors, and the size of the tree so far.
 
-    ``nodes`` counts an alias as all that it stands for, so that the tree can be walked without
-    fear. A container that is still open is an anchor without a value.
+    ``nodes`` and ``characters`` count an alias as all that it stands for, so that the tree can be
+    walked and written without fear. A container that is still open is an anchor without a value.
     """
 
     stack: list[_Open]
     anchors: dict[str, _Anchored | None]
     nodes: int = 0
+    characters: int = 0
     root: Node | None = None
 
     def take(self, event: Any) -> None:
@@ -166,10 +169,10 @@ class _Builder:
             raise _tag_error(event.tag, place)
         if not text.isascii():
             _refuse_surrogates(text, place)
-        self.count(1, place)
+        self.count(1, len(text), place)
         node = Scalar(text, not event.style, place)
         if event.anchor is not None:
-            self.anchors[event.anchor] = _Anchored(node, 1, 0)
+            self.anchors[event.anchor] = _Anchored(node, 1, len(text), 0)
         if self.stack and self.stack[-1].expects_key():
             self.open_key(self.stack[-1], node)
         else:
@@ -197,14 +200,15 @@ class _Builder:
         self.check_depth(1, node.place)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
-        self.stack.append(_Open(node, event.anchor, self.nodes))
-        self.count(1, node.place)
+        self.stack.append(_Open(node, event.anchor, self.nodes, self.characters))
+        self.count(1, 0, node.place)
 
     def end(self) -> None:
         closed = self.stack.pop()
         if closed.anchor is not None:
             nodes = self.nodes - closed.nodes_before
-            self.anchors[closed.anchor] = _Anchored(closed.node, nodes, closed.levels)
+            characters = self.characters - closed.characters_before
+            self.anchors[closed.anchor] = _Anchored(closed.node, nodes, characters, closed.levels)
         self.place_node(closed.node, closed.levels)
 
     def alias(self, event: Any) -> None:
@@ -217,7 +221,7 @@ class _Builder:
             raise NodeError(f"the alias {name} stands inside what it refers to", place)
         if self.stack and self.stack[-1].expects_key():
             raise NodeError("a key must be a single word or a string, not an alias", place)
-        self.count(target.nodes, place)
+        self.count(target.nodes, target.characters, place)
         self.check_depth(target.levels, place)
         self.place_node(target.node, target.levels)
 
@@ -225,12 +229,15 @@ class _Builder:
         if len(self.stack) + levels > MAX_DEPTH:
             raise NodeError(f"nested more than {MAX_DEPTH} levels deep", place)
 
-    def count(self, added: int, place: Place) -> None:
-        self.nodes += added
+    def count(self, nodes: int, characters: int, place: Place) -> None:
+        self.nodes += nodes
+        self.characters += characters
         if self.nodes > MAX_NODES:
             raise NodeError(
                 f"more than {MAX_NODES} values, aliases written out; no plan needs that many", place
             )
+        if self.characters > MAX_BYTES:
+            raise NodeError(f"more than {MAX_BYTES // 2**20} MiB of text, aliases written out", place)
 
     def keys(self) -> list[str | int]:
         """The keys above whatever is being read, innermost first."""

@@ -11,7 +11,18 @@ import math
 import re
 from typing import Any
 
-from planner.documents.tree import MAX_DIGITS, Items, Node, NodeError, Scalar, Table, Value, described, shown
+from planner.documents.tree import (
+    MAX_DIGITS,
+    Items,
+    Node,
+    NodeError,
+    Scalar,
+    Table,
+    Value,
+    described,
+    open_items,
+    shown,
+)
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLS = {"true": True, "false": False}
@@ -121,7 +132,7 @@ def to_json(node: Node) -> Any:
             or a Python value that JSON does not have.
     """
     if isinstance(node, Table):
-        return {key: _within(key, value) for key, value in node.values.items()}
+        return {key: _within(key, value) for key, value in open_items(node)}
     if isinstance(node, Items):
         return [_within(index, item) for index, item in enumerate(node.items)]
     if isinstance(node, Value):

@@ -18,7 +18,18 @@ from cattrs import BaseConverter
 from planner.documents.data import UNWRITTEN, VLLM_CONFIG
 from planner.documents.deployment import HfConfig
 from planner.documents.scalars import is_null, to_bool, to_float, to_int, to_int_or_str, to_json, to_str
-from planner.documents.tree import Items, Node, NodeError, Scalar, Table, Value, described, shown, under
+from planner.documents.tree import (
+    Items,
+    Node,
+    NodeError,
+    Scalar,
+    Table,
+    Value,
+    described,
+    open_items,
+    shown,
+    under,
+)
 from planner.modes import CompilationMode, CUDAGraphMode
 
 T = TypeVar("T")
@@ -99,7 +110,7 @@ def _mapping_hook(cls: Any, converter: BaseConverter) -> Hook:
 
     def hook(node: Node, _: Any) -> dict[str, Any]:
         values = {}
-        for key, value in _table(node).values.items():
+        for key, value in open_items(_table(node)):
             with under(key):
                 values[key] = read(value, value_type)
         return values

@@ -22,6 +22,8 @@ Place: TypeAlias = tuple[int, int] | None
 MAX_DEPTH = 64
 MAX_NODES = 2_000_000
 MAX_DIGITS = 18
+MAX_KEY_LENGTH = 160
+"""Longest key in characters: YAML reads one line of 1,024 as a key, and JSON may write six for one."""
 
 _SHOWN_LENGTH = 60
 _SIMPLE_KEY = re.compile(r"[\w/-]{1,60}", re.ASCII)
@@ -87,6 +89,19 @@ class NodeError(Exception):
             else:
                 dotted += f".{key_text(key)}" if dotted else key_text(key)
         return dotted or None
+
+
+def open_items(table: Table) -> Iterator[tuple[str, Node]]:
+    """Keys and values of a mapping that takes any key.
+
+    Raises:
+        NodeError: a key is too long to be read back once it is written.
+    """
+    for key, value in table.values.items():
+        if len(key) > MAX_KEY_LENGTH:
+            message = f"a key of {len(key)} characters is too long; at most {MAX_KEY_LENGTH} are read"
+            raise NodeError(message, table.keys[key])
+        yield key, value
 
 
 @contextmanager

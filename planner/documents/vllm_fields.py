@@ -17,7 +17,7 @@ from attrs import frozen
 
 from planner.documents.deployment import Json
 from planner.documents.scalars import is_null, to_bool, to_float, to_int, to_int_or_str, to_json, to_str
-from planner.documents.tree import Items, Node, NodeError, Table, described, under
+from planner.documents.tree import Items, Node, NodeError, Table, described, open_items, under
 
 TABLE = "vllm-0.33-fields.json"
 
@@ -91,7 +91,7 @@ def _dict(node: Node, items: str) -> dict[str, Json]:
     if not isinstance(node, Table):
         raise NodeError(f"expected a mapping, found {described(node)}", node.place)
     values = {}
-    for key, item in node.values.items():
+    for key, item in open_items(node):
         with under(key):
             values[key] = _SCALARS[items](item)
     return values

@@ -18,7 +18,10 @@ import yaml
 from planner.documents.data import as_data
 from planner.documents.deployment import Deployment, Json
 from planner.documents.plan import Plan
+from planner.documents.reader import MAX_BYTES
 from planner.documents.scalars import is_ambiguous
+from planner.documents.tree import MAX_NODES
+from planner.errors import DocumentError
 
 _LINE_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 
@@ -43,12 +46,20 @@ _ESCAPED_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\u
 
 
 def dump_deployment(deployment: Deployment) -> str:
-    """The Deployment as YAML that ``load_deployment`` reads back equal."""
+    """The Deployment as YAML that ``load_deployment`` reads back equal.
+
+    Raises:
+        DocumentError: it is larger than any document that is read.
+    """
     return _dump(as_data(deployment))
 
 
 def dump_plan(plan: Plan) -> str:
-    """The Plan as YAML that ``load_plan`` reads back equal."""
+    """The Plan as YAML that ``load_plan`` reads back equal.
+
+    Raises:
+        DocumentError: it is larger than any document that is read.
+    """
     return _dump(as_data(plan))
 
 
@@ -62,13 +73,24 @@ def _dump(data: Mapping[str, Json], emitter: type[Any] = EMITTER) -> str:
     stream = io.StringIO()
     writer = _Writer(emitter(stream, width=_NO_LINE_LIMIT, allow_unicode=True, line_break="\n"))
     writer.document(data)
-    return stream.getvalue()
+    text = stream.getvalue()
+    size = len(text.encode())
+    if size > MAX_BYTES or writer.nodes > MAX_NODES:
+        raise DocumentError(
+            f"the document would have {writer.nodes} values in {size} bytes, and no more than {MAX_NODES} "
+            f"values in {MAX_BYTES} bytes are read back; give fewer capture sizes or graphs"
+        )
+    return text
 
 
 class _Writer:
-    """Hands the events of one document to an emitter. Equal scalars share one event."""
+    """Hands the events of one document to an emitter. Equal scalars share one event.
+
+    ``nodes`` counts keys and values as the reader does.
+    """
 
     def __init__(self, emitter: Any) -> None:
+        self.nodes = 1
         self._emit = emitter.emit
         self._strings: dict[str, yaml.ScalarEvent] = {}
 
@@ -76,6 +98,7 @@ class _Writer:
         self._emit(yaml.StreamStartEvent())
         self._emit(yaml.DocumentStartEvent(explicit=False))
         self._emit(yaml.MappingStartEvent(None, None, True, flow_style=False))
+        self.nodes += 2 * len(data)
         for key, value in data.items():
             self._string(key)
             if key in ROWS:
@@ -90,6 +113,7 @@ class _Writer:
 
     def _families(self, graphs: Mapping[str, Sequence[Json]]) -> None:
         self._emit(yaml.MappingStartEvent(None, None, True, flow_style=not graphs))
+        self.nodes += 2 * len(graphs)
         for family, entries in graphs.items():
             self._string(family)
             self._rows(entries)
@@ -97,6 +121,7 @@ class _Writer:
 
     def _rows(self, rows: Sequence[Json]) -> None:
         self._emit(yaml.SequenceStartEvent(None, None, True, flow_style=not rows))
+        self.nodes += len(rows)
         for row in rows:
             self._value(row, flow=True)
         self._emit(yaml.SequenceEndEvent())
@@ -105,12 +130,14 @@ class _Writer:
         """Any value: mappings in block style unless they are empty or inside a line, lists in flow style."""
         if isinstance(value, dict):
             self._emit(yaml.MappingStartEvent(None, None, True, flow_style=flow or not value))
+            self.nodes += 2 * len(value)
             for key, item in value.items():
                 self._string(key)
                 self._value(item, flow=flow)
             self._emit(yaml.MappingEndEvent())
         elif isinstance(value, list):
             self._emit(yaml.SequenceStartEvent(None, None, True, flow_style=True))
+            self.nodes += len(value)
             for item in value:
                 self._value(item, flow=True)
             self._emit(yaml.SequenceEndEvent())

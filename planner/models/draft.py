@@ -7,9 +7,6 @@ from attrs import frozen
 from planner.models.layers import Layer, LayerKind
 from planner.models.reader import ConfigReader
 
-DFLASH_METHODS = frozenset({"dflash", "dspark"})
-"""Speculative methods whose draft proposes a whole block at once."""
-
 
 @frozen(kw_only=True)
 class DFlashFacts:

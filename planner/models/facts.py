@@ -359,4 +359,9 @@ def _is_mm_prefix(outer: ConfigReader, text: ConfigReader, model_type: str) -> b
 
 
 def _num_mtp_layers(text: ConfigReader) -> int:
-    return text.integer("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules") or 0
+    keys = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
+    count = text.integer(*keys) or 0
+    if count > MAX_LAYERS:
+        key = next(key for key in keys if text.has(key))
+        raise text.error(key, f"is {count}; planning takes at most {MAX_LAYERS}")
+    return count

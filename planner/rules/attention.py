@@ -6,13 +6,14 @@ A support level that the user writes wins over the engine's own selection by mod
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
 from planner.documents.deployment import Deployment
 from planner.documents.plan import AttentionGroup, Finding, Severity
+from planner.errors import PlanError
 from planner.modes import AttentionSupport
 from planner.rules.settings import Settings
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from planner.backends.groups import BackendGroup
 
 ASSUMED_CAPABILITY = (9, 0)
+MAX_KV_GROUPS = 256
+"""Most KV groups of a model: far above any real one, as each family of a plan lists them."""
+
 DRAFT_BACKEND_FIELD = "speculative.attention_backend"
 
 
@@ -128,9 +132,12 @@ def _as_groups(groups: Iterable[BackendGroup]) -> tuple[AttentionGroup, ...]:
     )
 
 
-def _named(deployment: Deployment, settings: Settings, names: Iterable[str]) -> Attention:
+def _named(deployment: Deployment, settings: Settings, names: Sequence[str]) -> Attention:
     """What the backends that the user names replay, as far as names tell."""
     field = "model.attention_backends" if deployment.model.attention_backends else "model.attention_backend"
+    if len(names) > MAX_KV_GROUPS:
+        message = f"{len(names)} backends are named, one a KV group; planning takes at most {MAX_KV_GROUPS}"
+        raise PlanError(message, fields=(field,))
     found = [_support_of(deployment, settings, name, field) for name in names]
     bounds = [each.varlen_max_query_len for each in found if each.support is not AttentionSupport.ALWAYS]
     known_bounds = [bound for bound in bounds if bound is not None]

@@ -6,8 +6,12 @@ Batch-invariant mode turns it on for some tuned shapes as well; those are not mo
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planner.documents.deployment import Deployment
-from planner.models.facts import ModelFacts
+
+if TYPE_CHECKING:
+    from planner.models.facts import ModelFacts
 
 BREAKABLE_ENV = "VLLM_USE_BREAKABLE_CUDAGRAPH"
 

@@ -6,6 +6,8 @@ The captured graphs know no adapters and no microbatches.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from attrs import evolve
 
 from planner.documents.plan import DRAFT, ResolvedFamily
@@ -24,8 +26,8 @@ def autoregressive_families(settings: Settings, target: ResolvedFamily) -> tuple
     Under a schedule the latter are captured anew for each number of draft tokens; with a single
     draft token there are none.
     """
-    prefill = _family(
-        DRAFT_PREFILL,
+    prefill = _families(
+        (DRAFT_PREFILL,),
         settings,
         target,
         mode=target.cudagraph_mode,
@@ -35,11 +37,9 @@ def autoregressive_families(settings: Settings, target: ResolvedFamily) -> tuple
     decode_full = target.cudagraph_mode.decode_mode() is CUDAGraphMode.FULL
     mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
     because = "later draft passes have one token a request and are never recorded in pieces"
-    decodes = [
-        _family(name, settings, target, mode=mode, query_len=1, because=because)
-        for name in _decode_names(settings)
-    ]
-    return (prefill, *decodes)
+    names = _decode_names(settings)
+    decodes = _families(names, settings, target, mode=mode, query_len=1, because=because)
+    return (*prefill, *decodes)
 
 
 def multi_module_family(settings: Settings, target: ResolvedFamily, *, breakable: bool) -> Family:
@@ -50,7 +50,10 @@ def multi_module_family(settings: Settings, target: ResolvedFamily, *, breakable
         decode_full = mode.decode_mode() is CUDAGraphMode.FULL
         mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
         because = "compiled pieces are not told apart by MTP module, so only decode is recorded"
-    return _family(DRAFT, settings, target, mode=mode, query_len=settings.query_len, because=because)
+    (family,) = _families(
+        (DRAFT,), settings, target, mode=mode, query_len=settings.query_len, because=because
+    )
+    return family
 
 
 def _decode_names(settings: Settings) -> tuple[str, ...]:
@@ -60,15 +63,16 @@ def _decode_names(settings: Settings) -> tuple[str, ...]:
     return tuple(f"{DRAFT_DECODE}_{length}" for length in lengths)
 
 
-def _family(
-    name: str,
+def _families(
+    names: Iterable[str],
     settings: Settings,
     target: ResolvedFamily,
     *,
     mode: CUDAGraphMode,
     query_len: int,
     because: str,
-) -> Family:
+) -> tuple[Family, ...]:
+    """Families that have the same graphs and share their entries."""
     query_lens = settings.query_lens if query_len > 1 else (1,)
     request = EntryRequest(
         mode=mode,
@@ -85,5 +89,13 @@ def _family(
         lora_cases=(0,),
         microbatching=None,
     )
-    decision = mode_decision(name, mode, "draft-mode", because)
-    return Family(name=name, resolved=resolved, entries=family_entries(request), decisions=(decision,))
+    entries = family_entries(request)
+    return tuple(
+        Family(
+            name=name,
+            resolved=resolved,
+            entries=entries,
+            decisions=(mode_decision(name, mode, "draft-mode", because),),
+        )
+        for name in names
+    )

@@ -13,17 +13,6 @@ from planner.modes import CUDAGraphMode
 from planner.rules.entries import EntryRequest
 from planner.rules.entries_v1 import v1_family_entries
 
-V1_DRAFT_METHODS = frozenset({"eagle", "eagle3", "mtp", "draft_model", "dflash"})
-"""Speculative methods whose draft is a model with a dispatcher of its own."""
-
-V1_SCHEDULED_METHODS = V1_DRAFT_METHODS | {"ngram"}
-"""Speculative methods that can draft different numbers of tokens by batch size."""
-
-
-def v1_method(method: str | None) -> str | None:
-    """``method`` under the name that the engine uses inside: every model's MTP is ``mtp``."""
-    return "mtp" if method is not None and method.endswith("_mtp") else method
-
 
 def v1_draft_mode(target_mode: CUDAGraphMode, *, enforce_eager: bool) -> tuple[CUDAGraphMode, str]:
     """The mode that a V1 draft dispatches in, and why."""

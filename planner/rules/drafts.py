@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from planner.documents.deployment import Deployment, SpeculativeSection
 from planner.documents.plan import DRAFT, Finding, ResolvedFamily, Severity
+from planner.methods import DFLASH, DSPARK, V1_DRAFT_METHODS, method_kind
 from planner.modes import Runner
 from planner.rules.attention import Attention
 from planner.rules.breakable import breakable_reason
 from planner.rules.draft import block_draft_family
 from planner.rules.draft_autoregressive import autoregressive_families, multi_module_family
-from planner.rules.draft_v1 import V1_DRAFT_METHODS, v1_draft_family, v1_method
+from planner.rules.draft_v1 import v1_draft_family
 from planner.rules.family import Family, OtherFamilies, unplanned
-from planner.rules.settings import DFLASH, Settings
+from planner.rules.settings import Settings
 
-DSPARK = "dspark"
 WITHOUT_GRAPHS = frozenset({"ngram", "ngram_gpu", "suffix", "draft_model", "extract_hidden_states"})
 """Methods whose drafting the V2 runner records no graphs of (rules 7.7)."""
 
@@ -33,7 +33,7 @@ def draft_families(
         return OtherFamilies()
     if settings.runner is Runner.V1:
         return _v1_families(speculative, target)
-    method = v1_method(speculative.method)
+    method = method_kind(speculative.method)
     if method == DFLASH:
         family = block_draft_family(settings, target, attention, from_anchor=False)
         return OtherFamilies(families=(family,))
@@ -57,7 +57,7 @@ def draft_families(
 
 
 def _v1_families(speculative: SpeculativeSection, target: ResolvedFamily) -> OtherFamilies:
-    if v1_method(speculative.method) not in V1_DRAFT_METHODS:
+    if method_kind(speculative.method) not in V1_DRAFT_METHODS:
         return OtherFamilies()
     resolved, entries, decision = v1_draft_family(target, enforce_eager=bool(speculative.enforce_eager))
     family = Family(name=DRAFT, resolved=resolved, entries=entries, decisions=(decision,))

@@ -9,10 +9,20 @@ from collections.abc import Iterable, Iterator
 
 from attrs import frozen
 
+from planner.describe import counted
 from planner.descriptors import PlanEntry
 from planner.documents.plan import Microbatching
+from planner.errors import PlanError
 from planner.modes import CUDAGraphMode
 from planner.rules.microbatch import microbatch_twin
+from planner.rules.sizes import MAX_FIELD, SIZES_FIELD
+
+MAX_ENTRIES = 100_000
+"""Most graphs of a plan: far above what any server captures, and few enough that the plan is made in
+seconds and its document can be read back."""
+
+MAX_DECODE_SHAPES = 1 << 20
+"""Most pairs of a capture size and a query length that are tried for one family."""
 
 
 @frozen(kw_only=True)
@@ -42,11 +52,35 @@ class EntryRequest:
         """Whether the family serves LoRA adapters at all."""
         return self.lora_cases != (0,)
 
+    @property
+    def factors(self) -> str:
+        """What multiplies the entries, as messages say it."""
+        sizes, lengths = (
+            counted(len(self.sizes), "capture size"),
+            counted(len(self.query_lens), "query length"),
+        )
+        return f"{sizes}, {lengths} and {counted(len(self.lora_cases), 'LoRA case')}"
+
+
+def too_many_graphs(what: str) -> PlanError:
+    """The error about a plan that no machine would capture; ``what`` asks for its graphs."""
+    return PlanError(
+        f"{what} ask for more than {MAX_ENTRIES} graphs, the most that a plan takes; "
+        "lower the maximum, or list fewer sizes",
+        fields=(MAX_FIELD, SIZES_FIELD),
+    )
+
 
 def family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
-    """The entries of a family: PIECEWISE before FULL, each from the largest number of tokens down."""
+    """The entries of a family: PIECEWISE before FULL, each from the largest number of tokens down.
+
+    Raises:
+        PlanError: they are more than a plan takes.
+    """
     if not request.mode or not request.sizes:
         return ()
+    if len(request.sizes) * len(request.query_lens) > MAX_DECODE_SHAPES:
+        raise too_many_graphs(request.factors)
     found: list[PlanEntry] = []
     seen: set[_Shape] = set()
     for num_tokens in request.sizes:
@@ -61,6 +95,8 @@ def family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
                 twin = None if request.varlen_decode else microbatch_twin(entry, request.microbatching)
                 if twin is not None:
                     found.append(twin)
+        if len(found) > MAX_ENTRIES:
+            raise too_many_graphs(request.factors)
     return capture_order(found)
 
 

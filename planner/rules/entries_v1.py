@@ -8,16 +8,23 @@ Source: vLLM 0.33, keys and capture order of the V1 dispatcher (rules 4.4 and 4.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain, islice
 
 from planner.descriptors import PlanEntry
 from planner.modes import CUDAGraphMode
-from planner.rules.entries import EntryRequest
+from planner.rules.entries import MAX_ENTRIES, EntryRequest, too_many_graphs
 from planner.rules.microbatch import passes_threshold
 
 
 def v1_family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
-    """The entries of a V1 family: PIECEWISE before FULL, each from the most tokens and LoRAs down."""
-    entries = [*_mixed_entries(request), *_decode_entries(request)]
+    """The entries of a V1 family: PIECEWISE before FULL, each from the most tokens and LoRAs down.
+
+    Raises:
+        PlanError: they are more than a plan takes.
+    """
+    entries = list(islice(chain(_mixed_entries(request), _decode_entries(request)), MAX_ENTRIES + 1))
+    if len(entries) > MAX_ENTRIES:
+        raise too_many_graphs(request.factors)
     return tuple(sorted(entries, key=_capture_rank))
 
 

@@ -9,15 +9,17 @@ Source: vLLM 0.33, runner choice and the unsupported features of either runner (
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from planner.documents.deployment import Deployment, SpeculativeSection
 from planner.errors import PlanError
-from planner.models.draft import DFLASH_METHODS
-from planner.models.facts import ModelFacts
-from planner.models.layers import LayerKind
+from planner.methods import DFLASH_METHODS
 from planner.modes import CUDAGraphMode, Runner
+
+if TYPE_CHECKING:
+    from planner.models.facts import ModelFacts
 
 V2_ENV = "VLLM_USE_V2_MODEL_RUNNER"
 
@@ -147,6 +149,8 @@ def _beyond_v1(
 
 
 def _beyond_v1_dflash(draft: ModelFacts) -> Iterator[Unsupported]:
+    from planner.models.layers import LayerKind
+
     kinds = {layer.kind for layer in draft.layers}
     if {LayerKind.SLIDING_WINDOW, LayerKind.FULL_ATTENTION} <= kinds:
         what = "a DFlash draft that mixes sliding and full attention"

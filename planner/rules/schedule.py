@@ -10,6 +10,9 @@ from itertools import pairwise
 
 from attrs import frozen
 
+MAX_RANGES = 1024
+"""Most ranges of a schedule: far above any real one, and a bound on the families of drafts."""
+
 
 @frozen
 class Tier:
@@ -20,25 +23,34 @@ class Tier:
 
 
 def schedule_fault(schedule: Sequence[Sequence[int]]) -> str | None:
-    """Why the engine would refuse ``schedule``, or ``None`` where it would not."""
+    """Why ``schedule`` is refused, by the engine or for its length; ``None`` where it is not."""
     if not schedule:
         return "it is empty; give at least one [first, last, draft tokens] range"
+    if len(schedule) > MAX_RANGES:
+        return f"it has {len(schedule)} ranges; planning takes at most {MAX_RANGES}"
     for entry in schedule:
-        if len(entry) != 3:
-            return f"{list(entry)} has {len(entry)} numbers; each range is [first, last, draft tokens]"
-        first, last, draft_tokens = entry
-        if first <= 0 or last <= 0:
-            return f"{list(entry)} has a batch size below 1"
-        if first > last:
-            return f"{list(entry)} ends at {last} requests, before it begins at {first}"
-        if draft_tokens < 0:
-            return f"{list(entry)} has {draft_tokens} draft tokens; the least is 0"
+        fault = _range_fault(entry)
+        if fault is not None:
+            return fault
     ordered = sorted(map(tuple, schedule))
     if ordered[0][0] != 1:
         return f"its first range begins at {ordered[0][0]} requests; it has to begin at 1"
     for before, after in pairwise(ordered):
         if after[0] <= before[1]:
             return f"ranges {list(before)} and {list(after)} overlap"
+    return None
+
+
+def _range_fault(entry: Sequence[int]) -> str | None:
+    if len(entry) != 3:
+        return f"a range has {len(entry)} numbers; each range is [first, last, draft tokens]"
+    first, last, draft_tokens = entry
+    if first <= 0 or last <= 0:
+        return f"{list(entry)} has a batch size below 1"
+    if first > last:
+        return f"{list(entry)} ends at {last} requests, before it begins at {first}"
+    if draft_tokens < 0:
+        return f"{list(entry)} has {draft_tokens} draft tokens; the least is 0"
     return None
 
 

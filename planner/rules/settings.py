@@ -13,9 +13,9 @@ from attrs import frozen
 from planner.documents.deployment import Deployment, HfConfig
 from planner.documents.plan import Decision, Microbatching
 from planner.errors import PlanError
+from planner.methods import DFLASH_METHODS, DSPARK, V1_SCHEDULED_METHODS, method_kind
 from planner.modes import PerformanceMode, Runner, Usage
 from planner.rules.devices import Device, batch_defaults, device_of
-from planner.rules.draft_v1 import V1_SCHEDULED_METHODS, v1_method
 from planner.rules.lora import lora_cases
 from planner.rules.runner import choose_runner
 from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_of
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from planner.models.facts import ModelFacts
 
 SUPPORTED_ENGINES = {"vllm": ("0.33",)}
-DFLASH = "dflash"
-BLOCK_DRAFTS = (DFLASH,)
-"""Methods whose draft tokens take part of the step's token budget."""
 
 DEFAULT_DECODE_THRESHOLD = 32
 DEFAULT_PREFILL_THRESHOLD = 512
@@ -197,9 +194,10 @@ def _active_seqs(
     """Most requests that a step schedules, where that is limited (rules 2.7, DFlash)."""
     asked = deployment.scheduler.max_num_active_seqs
     speculative = deployment.speculative
-    if speculative is None or speculative.method not in BLOCK_DRAFTS:
+    if speculative is None or speculative.method not in DFLASH_METHODS:
         return asked, ()
-    fitting = max_num_batched_tokens // (draft_tokens + 1)
+    drafted = draft_tokens if speculative.method == DSPARK else draft_tokens + 1
+    fitting = max_num_batched_tokens // drafted
     if fitting >= (asked or deployment.scheduler.max_num_seqs or fitting):
         return asked, ()
     lowered = Decision(
@@ -207,7 +205,7 @@ def _active_seqs(
         asked=asked,
         became=fitting,
         rule="drafts-fit-the-token-budget",
-        because=f"each request drafts {draft_tokens + 1} tokens of a budget of {max_num_batched_tokens}",
+        because=f"each request drafts {drafted} tokens of a budget of {max_num_batched_tokens}",
     )
     return fitting, (lowered,)
 
@@ -297,7 +295,7 @@ def _dropped_schedule(method: str | None, ranks: int, runner: Runner) -> tuple[s
     if ranks > 1:
         because = f"{ranks} data-parallel ranks in lock-step could draft different lengths"
         return "schedule-needs-one-rank", because
-    if runner is Runner.V1 and method is not None and v1_method(method) not in V1_SCHEDULED_METHODS:
+    if runner is Runner.V1 and method is not None and method_kind(method) not in V1_SCHEDULED_METHODS:
         known = ", ".join(sorted(V1_SCHEDULED_METHODS))
         return (
             "schedule-needs-method",

@@ -19,20 +19,27 @@ with gzip.open(WHOLE if WHOLE.is_file() else SAMPLE, "rt", encoding="utf-8") as 
     LINES = [json.loads(line) for line in file]
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if "error" not in line["answer"]], ids=lambda line: line["name"])
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if "error" not in line["answer"]], ids=lambda line: line["name"]
+)
 def test_runner_groups_support_and_mode_are_the_engines(line: dict[str, Any]) -> None:
     target = compile_plan(load_deployment(line["deployment"])).resolved["target"]
     answer = line["answer"]
     groups = Counter(
-        (group.kind.removeprefix("draft "), group.backend, str(group.support)) for group in target.attention_groups
+        (group.kind.removeprefix("draft "), group.backend, str(group.support))
+        for group in target.attention_groups
     )
-    assert groups == Counter((group["kind"], group["backend"], group["support"]) for group in answer["groups"])
+    assert groups == Counter(
+        (group["kind"], group["backend"], group["support"]) for group in answer["groups"]
+    )
     assert str(target.attention_support) == answer["support"]
     assert str(target.runner) == answer["runner"]
     assert str(target.cudagraph_mode) == answer["cudagraph_mode"]
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if "error" in line["answer"]], ids=lambda line: line["name"])
+@pytest.mark.parametrize(
+    "line", [line for line in LINES if "error" in line["answer"]], ids=lambda line: line["name"]
+)
 def test_what_the_engine_refuses_is_refused(line: dict[str, Any]) -> None:
     with pytest.raises(PlanError) as refusal:
         compile_plan(load_deployment(line["deployment"]))

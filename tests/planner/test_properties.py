@@ -96,7 +96,9 @@ def test_the_table_answers_as_a_scan_of_the_candidates(data: st.DataObject, plan
         arguments = (batch["num_reqs"], batch["num_tokens"], batch["uniform_token_count"], case)
         candidates = table.candidates(batch["num_tokens"], batch["num_active_loras"])
         serving = [
-            entry for entry in candidates if fits(entry, *arguments, batch["max_query_len"], batch["num_ubatches"])
+            entry
+            for entry in candidates
+            if fits(entry, *arguments, batch["max_query_len"], batch["num_ubatches"])
         ]
         found = table.dispatch(**batch)
         if serving:

@@ -8,8 +8,26 @@ from random import Random
 
 import yaml
 
-from tests.planner.fuzzing.nodes import Slot, containers, parsed, quoted, slots, word
-from tests.planner.fuzzing.vocabulary import known_fields, number, value_of, words_of
+from tests.planner.fuzzing.combinations import combination
+from tests.planner.fuzzing.nodes import (
+    Slot,
+    assign,
+    child,
+    containers,
+    deployment_of,
+    parsed,
+    quoted,
+    slots,
+    word,
+)
+from tests.planner.fuzzing.vocabulary import (
+    known_fields,
+    number,
+    other_settings,
+    value_of,
+    value_of_setting,
+    words_of,
+)
 
 Mutation = Callable[[yaml.MappingNode, Sequence[str], Random], None]
 """Changes a document in place; the texts are other documents to take parts of."""
@@ -20,7 +38,9 @@ _HEADER = frozenset({"apiVersion", "kind"})
 
 def scalar_slots(root: yaml.MappingNode) -> list[Slot]:
     """The places below the header that hold a scalar."""
-    return [slot for slot in slots(root) if isinstance(slot.node, yaml.ScalarNode) and slot.key not in _HEADER]
+    return [
+        slot for slot in slots(root) if isinstance(slot.node, yaml.ScalarNode) and slot.key not in _HEADER
+    ]
 
 
 def change_number(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None:
@@ -53,12 +73,17 @@ def toggle_boolean(root: yaml.MappingNode, _others: Sequence[str], rng: Random) 
 
 def set_key(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None:
     """One more setting of a section, which is made if need be."""
-    deployment = _deployment(root)
     name = rng.choice(list(known_fields()))
-    section = _child(deployment, name)
-    field = known_fields()[name][rng.choice(list(known_fields()[name]))]
-    if isinstance(section, yaml.MappingNode):
-        _assign(section, field.name, value_of(field, rng))
+    section = child(deployment_of(root), name)
+    if not isinstance(section, yaml.MappingNode):
+        return
+    others = other_settings(name)
+    if others and rng.random() < 0.3:
+        key = rng.choice(list(others))
+        assign(section, key, value_of_setting(key, others[key], rng))
+    else:
+        field = known_fields()[name][rng.choice(list(known_fields()[name]))]
+        assign(section, field.name, value_of(field, rng))
 
 
 def drop(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None:
@@ -84,11 +109,11 @@ def reorder(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None
 
 def take_section(root: yaml.MappingNode, others: Sequence[str], rng: Random) -> None:
     """One section as another document has it."""
-    donor = _deployment(parsed(rng.choice(others)))
+    donor = deployment_of(parsed(rng.choice(others)))
     sections = [pair for pair in donor.value if pair[0].value in known_fields()]
     if sections:
         key, value = rng.choice(sections)
-        _assign(_deployment(root), key.value, value)
+        assign(deployment_of(root), key.value, value)
 
 
 def restyle(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None:
@@ -103,7 +128,7 @@ def restyle(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> None
 
 MUTATIONS: tuple[Mutation, ...] = (
     *(change_number, change_number, change_number, swap_word, swap_word, toggle_boolean, set_key, set_key),
-    *(drop, drop, duplicate, reorder, take_section, restyle),
+    *(drop, drop, duplicate, reorder, take_section, combination, restyle),
 )
 """Gentle mutations, the more frequent ones more than once."""
 
@@ -120,25 +145,3 @@ def decorated(text: str, rng: Random) -> str:
     if rng.random() < 0.05:
         text = "\ufeff" + text
     return text
-
-
-def _deployment(root: yaml.MappingNode) -> yaml.MappingNode:
-    """The deployment of a Plan, or the document itself."""
-    for key, value in root.value:
-        if key.value == "deployment" and isinstance(value, yaml.MappingNode):
-            return value
-    return root
-
-
-def _child(parent: yaml.MappingNode, name: str) -> yaml.Node:
-    for key, value in parent.value:
-        if key.value == name:
-            return value  # type: ignore[no-any-return]
-    child = yaml.MappingNode("tag:yaml.org,2002:map", [])
-    parent.value.append((word(name), child))
-    return child
-
-
-def _assign(parent: yaml.MappingNode, name: str, value: yaml.Node) -> None:
-    parent.value[:] = [pair for pair in parent.value if pair[0].value != name]
-    parent.value.append((word(name), value))

@@ -95,3 +95,27 @@ def containers(root: Container) -> list[Container]:
     """``root`` and every mapping and list in it."""
     inner = (slot.node for slot in slots(root))
     return [root, *(node for node in inner if isinstance(node, yaml.MappingNode | yaml.SequenceNode))]
+
+
+def deployment_of(root: yaml.MappingNode) -> yaml.MappingNode:
+    """The deployment of a Plan, or the document itself."""
+    for key, value in root.value:
+        if key.value == "deployment" and isinstance(value, yaml.MappingNode):
+            return value
+    return root
+
+
+def child(parent: yaml.MappingNode, name: str) -> yaml.Node:
+    """What stands under ``name``, made where nothing does."""
+    for key, value in parent.value:
+        if key.value == name:
+            return value  # type: ignore[no-any-return]
+    made = yaml.MappingNode("tag:yaml.org,2002:map", [])
+    parent.value.append((word(name), made))
+    return made
+
+
+def assign(parent: yaml.MappingNode, name: str, value: yaml.Node) -> None:
+    """Puts ``value`` under ``name``, in place of whatever stands there."""
+    parent.value[:] = [pair for pair in parent.value if pair[0].value != name]
+    parent.value.append((word(name), value))

@@ -20,6 +20,7 @@ from planner import (
     load_deployment,
     load_plan,
 )
+from planner.documents.digest import is_edited
 from planner.documents.load import load_document
 from planner.documents.writer import plan_to_json
 from planner.verify import verify
@@ -27,9 +28,11 @@ from planner.verify import verify
 COMPILED = "compiled"
 PLAN = "plan"
 MAX_MESSAGE = 2_000
+MAX_JSON = 2**20
+"""JSON is read back up to this size only: more takes seconds and shows nothing that YAML does not."""
 
 
-class Fault(Exception):
+class FaultError(Exception):
     """A document ended in something that it must not end in."""
 
 
@@ -37,25 +40,28 @@ def outcome_of(source: bytes, rng: Random) -> str:
     """``compiled`` or ``plan`` for a document that is in order, else the class of the one error.
 
     Raises:
-        Fault: a result does not hold together, or an error is no clear line.
+        FaultError: a result does not hold together, or an error is no clear line.
     """
     try:
         document = load_document(source)
         plan = document if isinstance(document, Plan) else compile_plan(document)
+        text = dump_plan(plan)
+        tables = {family: plan.dispatch_table(family) for family in plan.graphs}
     except GraphplanError as error:
         _require_clear(error)
         return type(error).__name__
+    again = load_plan(text)
+    _require_readable(plan, text, again)
     if isinstance(document, Deployment):
-        _require_stable(document, plan)
-    _require_readable(plan)
-    for family in plan.graphs:
-        _require_dispatch(plan.dispatch_table(family), rng)
+        _require_stable(document, plan, again)
+    for table in tables.values():
+        _require_dispatch(table, rng)
     return PLAN if isinstance(document, Plan) else COMPILED
 
 
 def _require(holds: bool, fault: str) -> None:
     if not holds:
-        raise Fault(fault)
+        raise FaultError(fault)
 
 
 def _require_clear(error: GraphplanError) -> None:
@@ -65,20 +71,22 @@ def _require_clear(error: GraphplanError) -> None:
     _require(len(text) < MAX_MESSAGE, f"a message of {len(text)} characters: {text[:300]}")
 
 
-def _require_stable(deployment: Deployment, plan: Plan) -> None:
+def _require_stable(deployment: Deployment, plan: Plan, again: Plan) -> None:
     """Written and read again, a deployment is the same and compiles to the same plan."""
-    _require(load_deployment(dump_deployment(deployment)) == deployment, "the deployment reads back different")
-    again = compile_plan(load_plan(dump_plan(plan)).deployment)
-    _require(again.digest == plan.digest, "compiling the plan's own deployment gives another digest")
+    reloaded = load_deployment(dump_deployment(deployment))
+    _require(reloaded == deployment, "the deployment reads back different")
+    digest = compile_plan(again.deployment).digest
+    _require(digest == plan.digest, "compiling the plan's own deployment gives another digest")
+    _require(not is_edited(again), "the plan's digest no longer fits once it was read back")
 
 
-def _require_readable(plan: Plan) -> None:
-    text = dump_plan(plan)
-    again = load_plan(text)
+def _require_readable(plan: Plan, text: str, again: Plan) -> None:
+    """``again``, read from ``text``, is the plan that was written."""
     _require(again == plan, "the plan reads back different")
     _require(dump_plan(again) == text, "the plan is written differently the second time")
-    _require(load_plan(plan_to_json(plan)) == plan, "the plan's JSON reads back different")
     _require(verify(again) == verify(plan), "the findings differ once the plan was read back")
+    json = plan_to_json(plan)
+    _require(len(json) > MAX_JSON or load_plan(json) == plan, "the plan's JSON reads back different")
 
 
 def _require_dispatch(table: DispatchTable | V1DispatchTable, rng: Random) -> None:

@@ -13,17 +13,76 @@ from tests.planner.fuzzing.nodes import containers, listed, mapped, quoted, slot
 PLACEHOLDER = "stands-for-raw-text"
 """Where YAML that no emitter would write is put into the text."""
 
-_ODD_CHARACTERS = "\0\t\x07\x1b\x7f\x85\xa0\xad\u061c\u200b\u202e\u2028\u2029\ufeff\ufffd\ufffe\U0001f600\U000e0041é中"
-_TAGS = ("!!python/object/apply:os.system", "!!int", "!!str", "!!binary", "!x", "!<tag:example.org,2000:t>", "!")
+_ODD_CHARACTERS = (
+    "\0\t\x07\x1b\x7f\x85\xa0\xad\u061c\u200b\u202e\u2028\u2029\ufeff\ufffd\ufffe\U0001f600\U000e0041é中"
+)
+_TAGS = (
+    "!!python/object/apply:os.system",
+    "!!int",
+    "!!str",
+    "!!binary",
+    "!x",
+    "!<tag:example.org,2000:t>",
+    "!",
+)
 _ODD_WORDS = (
     *("010", "0x1F", "0b1", "0o7", "1_000", "12:30:45", "1.0", "1e3", "1e999", "-0", "+1", ".5", "5.", "-1"),
     *(".inf", "-.Inf", ".nan", "NaN", "~", "null", "Null", "yes", "No", "on", "True", "FALSE", "=", "<<", ""),
-    *("2026-12-02", "2026-12-02T15:00:00Z", "9" * 400, "9" * 5_000, "1." + "0" * 400, "-", "?", ":", "[]", "{}"),
-    *("x" * 5_000, '"\\uD800"', '"\\U0010FFFF"', '"\\UFFFFFFFF"', '"\\x00"', '"\\x1b[31m"', '"a\\nb"', "'a\n\n\n b'"),
+    *(
+        "2026-12-02",
+        "2026-12-02T15:00:00Z",
+        "9" * 400,
+        "9" * 5_000,
+        "1." + "0" * 400,
+        "-",
+        "?",
+        ":",
+        "[]",
+        "{}",
+    ),
+    *(
+        "x" * 5_000,
+        '"\\uD800"',
+        '"\\U0010FFFF"',
+        '"\\UFFFFFFFF"',
+        '"\\x00"',
+        '"\\x1b[31m"',
+        '"a\\nb"',
+        "'a\n\n\n b'",
+    ),
     *("'", '"', "`x`", "@x", "%x", "&a", "*a", "&a *a", "!!", "|", ">-", "|9\n x", "&a [*a]", "&a {b: *a}"),
-    *("{a: 1, a: 2}", "{[1]: 2}", "{? [a] : b}", "{<<: {a: 1}}", "[1, 2", "{a: 1", "]", "}", "a: b: c", "- - - a"),
-    *(".", "..", "no/such/file", "plans", "NUL", "a\\b", "~root", "{a: {b: {c: {d: {e: 1}}}}}", "[[[[[[1]]]]]]"),
-    *("[1, [2, [3]]]", "[null]", "[true]", "[1.5]", '["1"]', "[" + "1," * 3_000 + "]", "{" + "k: " * 50 + "}"),
+    *(
+        "{a: 1, a: 2}",
+        "{[1]: 2}",
+        "{? [a] : b}",
+        "{<<: {a: 1}}",
+        "[1, 2",
+        "{a: 1",
+        "]",
+        "}",
+        "a: b: c",
+        "- - - a",
+    ),
+    *(
+        ".",
+        "..",
+        "no/such/file",
+        "plans",
+        "NUL",
+        "a\\b",
+        "~root",
+        "{a: {b: {c: {d: {e: 1}}}}}",
+        "[[[[[[1]]]]]]",
+    ),
+    *(
+        "[1, [2, [3]]]",
+        "[null]",
+        "[true]",
+        "[1.5]",
+        '["1"]',
+        "[" + "1," * 3_000 + "]",
+        "{" + "k: " * 50 + "}",
+    ),
 )
 
 
@@ -64,7 +123,14 @@ def wrong_type(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> N
         return
     slot, other = rng.choice(found), rng.choice(found)
     node = slot.node
-    one_more = (listed([node]), mapped([(word("a"), node)]), word("null"), quoted(""), quoted("8"), word("1.5"))
+    one_more = (
+        listed([node]),
+        mapped([(word("a"), node)]),
+        word("null"),
+        quoted(""),
+        quoted("8"),
+        word("1.5"),
+    )
     # A node beneath the place that it is put in would never end.
     leaf = [other.node] if isinstance(other.node, yaml.ScalarNode) else []
     slot.put(rng.choice([*one_more, *leaf]))
@@ -80,7 +146,16 @@ def unknown_key(root: yaml.MappingNode, _others: Sequence[str], rng: Random) -> 
     key, value = pairs[index]
     text = str(key.value)
     cut = rng.randrange(len(text) + 1)
-    others = (text[:cut] + text[cut + 1 :], text + "s", text.upper(), "x" * 3_000, "a b", "é\u202e", "\x1b[31m", "<<")
+    others = (
+        text[:cut] + text[cut + 1 :],
+        text + "s",
+        text.upper(),
+        "x" * 3_000,
+        "a b",
+        "é\u202e",
+        "\x1b[31m",
+        "<<",
+    )
     pairs.insert(rng.randrange(len(pairs) + 1), (quoted(rng.choice(others)), value))
     if rng.random() < 0.3:
         pairs.append((quoted(text), value))

@@ -21,9 +21,13 @@ MAX_LENGTH = 24_000
 def seed_texts() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Texts of Deployments and of Plans, the same on every machine."""
     found = list(_deployments())
-    written_by_hand = [path.read_text(encoding="utf-8") for path in sorted((PROJECT / "plans").glob("*.yaml"))]
+    written_by_hand = [
+        path.read_text(encoding="utf-8") for path in sorted((PROJECT / "plans").glob("*.yaml"))
+    ]
     compiled = [text for deployment in found if (text := _compiled(deployment)) is not None]
-    return _short([dump_deployment(deployment) for deployment in found]), _short([*written_by_hand, *compiled])
+    return _short([dump_deployment(deployment) for deployment in found]), _short(
+        [*written_by_hand, *compiled]
+    )
 
 
 def _deployments() -> Iterator[Deployment]:

@@ -13,9 +13,11 @@ import yaml
 from attrs import Attribute, fields, has, resolve_types
 
 from planner.backends.traits import SELECTABLE
+from planner.documents.data import VLLM_CONFIG
 from planner.documents.deployment import Deployment
+from planner.documents.vllm_fields import VllmField, vllm_fields
 from planner.rules.devices import KNOWN_DEVICES
-from tests.planner.fuzzing.nodes import listed, quoted, word
+from tests.planner.fuzzing.nodes import listed, mapped, quoted, word
 
 WORDS: Mapping[str, tuple[str, ...]] = {
     "method": (
@@ -29,11 +31,31 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         *("nixl_ep", "moonep", "naive"),
     ),
     "dtype": ("auto", "half", "float16", "bfloat16", "float", "float32"),
-    "kv_cache_dtype": ("auto", "fp8", "fp8_e4m3", "fp8_e5m2", "bfloat16", "nvfp4", "fp8_ds_mla", "turboquant_k8v4"),
+    "kv_cache_dtype": (
+        "auto",
+        "fp8",
+        "fp8_e4m3",
+        "fp8_e5m2",
+        "bfloat16",
+        "nvfp4",
+        "fp8_ds_mla",
+        "turboquant_k8v4",
+    ),
     "name": (*KNOWN_DEVICES, "vllm", "sglang", "A9000"),
     "compute_capability": ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"),
     "version": ("0.33", "0.30", "1"),
     "runner_type": ("auto", "generate", "pooling", "draft"),
+    "model_type": (
+        *("llama", "qwen3", "gemma3_text", "gemma4_text", "llama4", "mimo_v2", "gpt_oss", "jamba", "mamba2"),
+        *("nemotron_h", "qwen3_next", "minimax", "falcon_h1", "bamba", "deepseek_v3", "deepseek_v32", "bert"),
+    ),
+    "architectures": (
+        "BertModel",
+        "Qwen3ForCausalLM",
+        "DeepseekV32ForCausalLM",
+        "Step5ForCausalLM",
+        "DFlash2",
+    ),
     "kind": ("full_attention", "sliding_window", "dflash_context_kv"),
     "severity": ("error", "warning", "info"),
 }
@@ -70,6 +92,27 @@ def number(rng: Random) -> int:
     """A count as deployments have it; rarely one at a limit."""
     kind = rng.random()
     return rng.choice(COUNTS if kind < 0.75 else LARGE if kind < 0.96 else LIMITS)
+
+
+@cache
+def other_settings(section: str) -> Mapping[str, VllmField]:
+    """Settings of vLLM that the section takes and planning does not use."""
+    field = next(field for field in fields(resolve_types(Deployment)) if field.name == section)
+    config = getattr(_plain_type(field.type), VLLM_CONFIG, None)
+    found = vllm_fields(config) if config else {}
+    return {name: known for name, known in found.items() if name not in known_fields()[section]}
+
+
+def value_of_setting(key: str, known: VllmField, rng: Random) -> yaml.Node:
+    """A value that vLLM's own setting takes."""
+    if known.choices:
+        return word(str(rng.choice(known.choices)))
+    scalars = {"bool": bool, "int": int, "float": float}
+    if known.type in scalars:
+        return _value(scalars[known.type], key, rng)
+    if known.type == "list":
+        return listed([_value(scalars.get(known.items, str), key, rng) for _ in range(rng.randint(0, 3))])
+    return mapped([(word("a"), word(str(number(rng))))]) if known.type == "dict" else quoted("x")
 
 
 def value_of(field: Attribute[Any], rng: Random) -> yaml.Node:

@@ -55,7 +55,9 @@ def test_a_family_that_is_not_planned_is_an_error_and_never_silence(method: str 
         ("NONE", "NONE", "NONE"),
     ],
 )
-def test_the_first_pass_follows_the_target_and_the_later_ones_decode(mode: str, prefill: str, decode: str) -> None:
+def test_the_first_pass_follows_the_target_and_the_later_ones_decode(
+    mode: str, prefill: str, decode: str
+) -> None:
     plan = compiled("eagle3", compilation={"cudagraph_mode": mode})
     assert plan.resolved["draft_prefill"].cudagraph_mode is CUDAGraphMode[prefill]
     assert plan.resolved["draft_decode"].cudagraph_mode is CUDAGraphMode[decode]

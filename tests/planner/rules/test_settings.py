@@ -116,7 +116,10 @@ MICROBATCHES = {
     ("parallel", "message"),
     [
         ({"dbo_decode_token_threshold": 1}, "1 tokens, fewer than the 2 microbatches"),
-        ({"enable_dbo": False, "ubatch_size": 4, "dbo_prefill_token_threshold": 3}, "3 tokens, fewer than the 4"),
+        (
+            {"enable_dbo": False, "ubatch_size": 4, "dbo_prefill_token_threshold": 3},
+            "3 tokens, fewer than the 4",
+        ),
         ({"all2all_backend": "allgather_reducescatter"}, "all2all_backend is allgather_reducescatter"),
     ],
 )

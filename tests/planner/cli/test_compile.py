@@ -1,0 +1,202 @@
+"""``planner compile``: the plan, the summary, and files that are whole or untouched."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from planner import Finding, compile_plan, dump_plan, load_deployment, load_plan
+from planner.documents.writer import plan_to_json
+from tests.planner.cli.conftest import DEPLOYMENT, PLAN_BY_HAND, Run, one_line
+
+
+def test_the_plan_goes_to_standard_output_and_the_summary_to_standard_error(
+    run: Run, deployment: Path
+) -> None:
+    result = run("compile", deployment)
+    assert result.exit_code == 0
+    assert result.stdout == dump_plan(compile_plan(load_deployment(deployment)))
+    assert (
+        result.stderr
+        == (
+            "small: vllm 0.33, runner v2\n"
+            "\n"
+            "mode       FULL (asked for)\n"
+            "           -> FULL_AND_PIECEWISE (attention replays uniform batches only (UNIFORM_BATCH))\n"
+            "sizes      1, 2, 4, 8..64/8 tokens (11 sizes)\n"
+            "decode     up to 8 requests of 4 tokens\n"
+            "step       up to 2048 tokens\n"
+            "attention  UNIFORM_BATCH\n"
+        )
+        + result.stderr.partition("UNIFORM_BATCH\n")[2]
+    )
+
+
+def test_the_summary_counts_graphs_by_family_and_mode(run: Run, deployment: Path) -> None:
+    lines = run("compile", deployment).stderr.splitlines()
+    start = lines.index("graphs")
+    plan = compile_plan(load_deployment(deployment))
+    counts = {
+        family: [sum(str(entry.mode) == mode for entry in entries) for mode in ("PIECEWISE", "FULL")]
+        for family, entries in plan.graphs.items()
+    }
+    assert lines[start + 1].split() == ["PIECEWISE", "FULL"]
+    assert lines[start + 2].split() == ["target", *map(str, counts["target"])]
+    assert lines[start + 3].split() == [
+        "draft",
+        "-",
+        str(counts["draft"][1]),
+        *["each", "after", "dflash_context_kv"],
+    ]
+
+
+def test_the_summary_fits_a_narrow_screen(run: Run, deployment: Path) -> None:
+    assert max(map(len, run("compile", deployment).stderr.splitlines())) <= 100
+
+
+def test_quiet_leaves_the_summary_out(run: Run, deployment: Path) -> None:
+    result = run("compile", deployment, "--quiet")
+    assert result.stderr == ""
+    assert result.stdout == run("compile", deployment).stdout
+
+
+def test_json_is_the_same_plan(run: Run, deployment: Path) -> None:
+    result = run("compile", deployment, "-q", "--format", "json")
+    assert result.stdout == plan_to_json(compile_plan(load_deployment(deployment)))
+    assert json.loads(result.stdout)["kind"] == "Plan"
+
+
+def test_standard_input_is_read_and_named(run: Run) -> None:
+    result = run("compile", "-", input=DEPLOYMENT.replace("name: small\n", ""))
+    assert result.exit_code == 0
+    assert result.stderr.startswith("standard input: vllm")
+    broken = run("compile", "-", input=DEPLOYMENT + "kine: x\n")
+    assert broken.exit_code == 2
+    assert one_line(broken.stderr).startswith("planner: error: standard input:8:1: kine: unknown key")
+
+
+def test_a_refused_deployment_writes_nothing(run: Run, deployment: Path, tmp_path: Path) -> None:
+    deployment.write_text(DEPLOYMENT.replace("cudagraph_mode: FULL", "cudagraph_capture_sizes: []"))
+    output = tmp_path / "plan.yaml"
+    output.write_text("precious")
+    result = run("compile", deployment, "-o", output)
+    assert result.exit_code == 2
+    assert "compilation.cudagraph_capture_sizes" in one_line(result.stderr)
+    assert result.stdout == ""
+    assert output.read_text() == "precious"
+
+
+def test_the_output_file_is_replaced_whole(run: Run, deployment: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out" / "plan.yaml"
+    output.parent.mkdir()
+    output.write_text("x" * 10**6)
+    output.chmod(0o640)
+    result = run("compile", deployment, "-o", output)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert load_plan(output) == load_plan(dump_plan(compile_plan(load_deployment(deployment))))
+    assert stat.S_IMODE(output.stat().st_mode) == 0o640
+    assert os.listdir(output.parent) == ["plan.yaml"]
+
+
+def test_a_new_output_file_has_ordinary_permissions(run: Run, deployment: Path, tmp_path: Path) -> None:
+    ordinary = tmp_path / "ordinary"
+    ordinary.touch()
+    run("compile", deployment, "-o", tmp_path / "plan.yaml")
+    assert (tmp_path / "plan.yaml").stat().st_mode == ordinary.stat().st_mode
+
+
+def test_a_link_stays_a_link_to_the_new_plan(run: Run, deployment: Path, tmp_path: Path) -> None:
+    (tmp_path / "real.yaml").write_text("old")
+    (tmp_path / "link.yaml").symlink_to("real.yaml")
+    assert run("compile", deployment, "-o", tmp_path / "link.yaml").exit_code == 0
+    assert (tmp_path / "link.yaml").is_symlink()
+    assert load_plan(tmp_path / "real.yaml").name == "small"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("", "is a folder; give the name of a file"),
+        ("missing/plan.yaml", "cannot be written: there is no folder "),
+        ("deployment.yaml/plan.yaml", "cannot be written: Not a directory"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_line(
+    run: Run, deployment: Path, tmp_path: Path, name: str, reason: str
+) -> None:
+    result = run("compile", deployment, "-o", tmp_path / name, "-q")
+    assert result.exit_code == 2
+    assert reason in one_line(result.stderr)
+    assert deployment.read_text() == DEPLOYMENT
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_other(
+    run: Run, deployment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "plan.yaml"
+    output.write_text("precious")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    result = run("compile", deployment, "-o", output, "-q")
+    assert result.exit_code == 2
+    assert "No space left on device" in one_line(result.stderr)
+    assert output.read_text() == "precious"
+    assert sorted(os.listdir(tmp_path)) == ["deployment.yaml", "plan.yaml"]
+
+
+def test_the_deployment_is_never_overwritten(run: Run, deployment: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.yaml").symlink_to("deployment.yaml")
+    for output in (deployment, tmp_path / "link.yaml"):
+        result = run("compile", deployment, "-o", output)
+        assert result.exit_code == 2
+        assert "would overwrite the deployment" in one_line(result.stderr)
+    assert deployment.read_text() == DEPLOYMENT
+
+
+def test_a_plan_is_compiled_anew_in_place(run: Run, plan: Path) -> None:
+    fresh = plan.read_text()
+    plan.write_text(fresh.replace("num_tokens: 64}", "num_tokens: 63}"))
+    assert run("compile", plan, "-o", plan, "-q").exit_code == 0
+    assert plan.read_text() == fresh
+
+
+def test_a_plan_without_a_deployment_has_nothing_to_compile(run: Run, by_hand: Path) -> None:
+    result = run("compile", by_hand, "-o", by_hand)
+    assert result.exit_code == 2
+    assert "no deployment to compile" in one_line(result.stderr)
+    assert by_hand.read_text() == PLAN_BY_HAND
+
+
+@pytest.mark.parametrize(("severity", "exit_code"), [("error", 1), ("warning", 0), ("info", 0)])
+def test_only_errors_among_the_findings_fail_and_the_plan_is_written_all_the_same(
+    run: Run,
+    deployment: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    severity: str,
+    exit_code: int,
+) -> None:
+    finding = Finding(severity=severity, code="odd-thing", message="something is odd", fix="name: even")
+    found = evolve(compile_plan(load_deployment(deployment)), findings=(finding,))
+    monkeypatch.setattr("planner.cli.compile.compile_plan", lambda _: found)
+    result = run("compile", deployment, "-o", tmp_path / "plan.yaml")
+    assert result.exit_code == exit_code
+    assert load_plan(tmp_path / "plan.yaml").findings == (finding,)
+    assert f"  {severity}  odd-thing  something is odd\n" in result.stderr
+    assert "  fix: name: even\n" in result.stderr
+
+
+def test_a_name_cannot_break_the_summary(run: Run, deployment: Path) -> None:
+    deployment.write_text(DEPLOYMENT.replace("name: small", r'name: "a\e[31m\nb"'))
+    result = run("compile", deployment)
+    assert result.exit_code == 0
+    assert result.stderr.startswith(r"'a\x1b[31m\nb: vllm")
