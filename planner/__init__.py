@@ -87,6 +87,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return import_module("planner.testing")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'planner' has no attribute {name!r}")
     return getattr(import_module(_HOME_OF[name]), name)

@@ -225,6 +225,8 @@ def bench_compile(deployment: Deployment, rounds: int) -> dict[str, Any]:
 def bench_dispatch(plan: Plan, rounds: int) -> dict[str, Any]:
     target = plan.resolved["target"]
     table = plan.dispatch_table()
+    if not isinstance(table, DispatchTable):
+        raise TypeError("the deployment is served by the V2 runner")
     straightforward = ScanningTable(scanned_entries(target), target.lora_cases)
     report: dict[str, Any] = {}
     for name, covered in (("covered", True), ("none", False)):

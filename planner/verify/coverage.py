@@ -17,7 +17,7 @@ from attrs import frozen
 from planner.descriptors import PlanEntry, fits
 from planner.verify.domain import BatchClass
 
-MOST_RANGES = 1 << 19
+MOST_RANGES = 1 << 18
 """Up to how many ranges one family is decided; a real one has a few thousand."""
 
 _Candidate = tuple[float, PlanEntry]

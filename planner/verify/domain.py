@@ -203,24 +203,23 @@ def _tiers(plan: Plan, family: str, resolved: ResolvedFamily, max_num_seqs: int 
     """The scheduled query lengths of ``family``, each with its widest batch."""
     entries = plan.entries(family)
     lengths = set(resolved.uniform_query_lens)
-    if not lengths and resolved.decode_query_len:
+    scheduled = {tier.query_len: tier.max_num_reqs for tier in _scheduled_tiers(plan, max_num_seqs)}
+    follows_schedule = lengths == scheduled.keys()
+    if resolved.decode_query_len and (not lengths or _is_block_draft(plan, family)):
+        # A block draft has one length, however many of its tokens the schedule lets be verified.
         lengths = {resolved.decode_query_len}
     if not lengths:
         lengths = {entry.uniform_token_count for entry in entries if entry.uniform_token_count} or {1}
-    scheduled = {tier.query_len: tier.max_num_reqs for tier in _scheduled_tiers(plan, max_num_seqs)}
     widest = dict.fromkeys(lengths, max_num_seqs) if max_num_seqs else _widest_entries(entries, lengths)
-    if scheduled.keys() == lengths:
+    drafting = {length - 1: num_reqs for length, num_reqs in scheduled.items() if length > 1}
+    # Captured anew for each number of draft tokens, and run only where that many are drafted.
+    decode_passes = {f"{DRAFT_DECODE}_{draft_tokens}": most for draft_tokens, most in drafting.items()}
+    if family in decode_passes:
+        widest = dict.fromkeys(lengths, decode_passes[family])
+    elif follows_schedule and lengths == scheduled.keys():
         widest = scheduled
-    drafting = [num_reqs for length, num_reqs in scheduled.items() if length > 1]
-    if _is_block_draft(plan, family) and resolved.decode_query_len:
-        # A block draft has one length, however many of its tokens the schedule lets be verified.
-        length = resolved.decode_query_len
-        widest = {length: max(drafting) if drafting and len(lengths) > 1 else widest.get(length) or max_num_seqs or 1}
-    decode, _, draft_tokens = family.rpartition("_")
-    if decode == DRAFT_DECODE and draft_tokens.isdecimal():
-        # Captured anew for each number of draft tokens, and run only where that many are drafted.
-        most = scheduled.get(int(draft_tokens) + 1)
-        widest = {length: most or num_reqs for length, num_reqs in widest.items()}
+    elif follows_schedule and drafting:
+        widest = dict.fromkeys(lengths, max(drafting.values()))
     return tuple(Tier(length, widest[length]) for length in sorted(widest))
 
 

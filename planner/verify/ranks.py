@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from attrs import evolve, frozen
 
@@ -19,7 +19,7 @@ from planner.describe import label
 from planner.descriptors import PlanEntry, fits
 from planner.documents.plan import Finding, Severity
 from planner.modes import CUDAGraphMode, Runner
-from planner.verify.coverage import Coverage, Served
+from planner.verify.coverage import MOST_RANGES, Coverage, Served, TooManyRangesError
 from planner.verify.domain import BatchClass
 from planner.verify.ranks_v1 import missing_graphs
 from planner.verify.survey import CaseGroup, Survey
@@ -65,8 +65,12 @@ def disagreements(survey: Survey) -> Iterator[Disagreement]:
             found = True
             yield parting
     if not found:
-        for other in groups[1:]:
-            yield from _by_lora_case(groups[0], other)
+        # Cases with the same answers part from the others in the same way.
+        different = {tuple(tuple(_answers(one)) for one in group.coverages): group for group in groups}
+        if sum(len(group.coverages) * len(different) for group in different.values()) > MOST_RANGES:
+            raise TooManyRangesError
+        for group, other in combinations(different.values(), 2):
+            yield from _by_lora_case(group, other)
 
 
 def _by_requests(survey: Survey, group: CaseGroup) -> Iterator[Disagreement]:

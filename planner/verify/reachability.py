@@ -90,7 +90,7 @@ def _no_adapters(survey: Survey, *, dummies: bool) -> Reason:
         return Reason(because, Severity.INFO, fix, of_case=True)
     if most:
         return Reason(f"no number of adapters up to {most} runs in that case", of_case=True)
-    return Reason("no batch of this family has LoRA adapters", of_case=True)
+    return Reason("no batch has LoRA adapters", of_case=True)
 
 
 @frozen

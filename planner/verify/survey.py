@@ -13,7 +13,7 @@ from attrs import frozen
 from planner.descriptors import PlanEntry
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.modes import CUDAGraphMode
-from planner.verify.coverage import Coverage, cover_all
+from planner.verify.coverage import MOST_RANGES, Coverage, TooManyRangesError, cover_all
 from planner.verify.domain import Domain, batch_classes, domain_of
 from planner.verify.ladders import rules_of
 
@@ -95,6 +95,8 @@ def survey_of(plan: Plan, family: str) -> Survey:
     by_shapes: dict[object, list[int]] = {}
     for case in sorted({*by_case, *active}, key=lambda case: (case not in active, case)):
         by_shapes.setdefault(_shapes_key(by_case.get(case, ())), []).append(case)
+    if len(by_shapes) * len(classes) > MOST_RANGES:
+        raise TooManyRangesError
     groups = []
     for cases in by_shapes.values():
         ladders = rules.ladders(by_case.get(cases[0], ()), cases[0])

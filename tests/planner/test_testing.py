@@ -36,6 +36,8 @@ from planner.modes import PerformanceMode, Runner
 from planner.testing import DispatchArguments, batches, deployments, plans
 from planner.verify import verify
 
+pytestmark = pytest.mark.slow  # many samples of whole plans
+
 T = TypeVar("T")
 
 FULL, PIECEWISE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE
@@ -101,7 +103,6 @@ def test_deployments_include_some_that_the_engine_refuses() -> None:
     assert any(map(is_refused, sample(deployments(), 100)))
 
 
-@pytest.mark.slow
 def test_every_mode_is_resolved_for_some_valid_deployment() -> None:
     modes = {compile_plan(deployment).resolved["target"].cudagraph_mode for deployment in valid_deployments()}
     assert modes == set(CUDAGraphMode)
@@ -135,7 +136,6 @@ SETTINGS: dict[str, tuple[Callable[[Deployment], object], set[object]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", SETTINGS)
 def test_valid_deployments_reach_every_value_of(path: str) -> None:
     read, expected = SETTINGS[path]
@@ -153,7 +153,6 @@ COMBINED: dict[str, Callable[[Deployment], bool]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("feature", COMBINED)
 def test_valid_deployments_include(feature: str) -> None:
     assert any(map(COMBINED[feature], valid_deployments()))

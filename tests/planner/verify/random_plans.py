@@ -22,7 +22,7 @@ MODES = [CUDAGraphMode.FULL_AND_PIECEWISE, CUDAGraphMode.FULL_DECODE_ONLY, FULL,
 def random_plan(seed: int, runner: Runner = Runner.V2, *, ranks: int = 1) -> Plan:
     """The plan of a seed: four in five have been changed by hand. With several ranks it is smaller."""
     draw = random.Random(seed)
-    seqs, budget = draw.randint(1, 7), draw.randint(1, 30)
+    seqs, budget = draw.randint(1, 9), draw.randint(1, 45)
     if ranks > 1:
         seqs, budget = draw.randint(1, 3), draw.randint(1, 7)
     drafts = draw.choice([0, 0, 1, 2, 3])
@@ -70,7 +70,7 @@ def _resolved(
     if speculative and speculative.num_speculative_tokens_per_batch_size:
         dense = dense_schedule(speculative.num_speculative_tokens_per_batch_size, seqs, drafts)
         lengths = tuple(tier.query_len for tier in tiers_of(dense))
-    sizes = sorted({draw.randint(1, budget) for _ in range(draw.randint(0, 5))})
+    sizes = sorted({draw.randint(1, budget) for _ in range(draw.randint(0, 7))})
     if runner is Runner.V1:
         sizes = sorted({-(-size // lengths[0]) * lengths[0] for size in sizes})
     cases = lora_cases(

@@ -49,9 +49,7 @@ def batches_without_full(plan: Plan) -> set[tuple[int, int]]:
 
 def batches_of(group: HoleGroup) -> set[tuple[int, int]]:
     return {
-        (group.query_len, num_reqs)
-        for hole in group.holes
-        for num_reqs in range(hole.fewest, hole.most + 1)
+        (group.query_len, num_reqs) for hole in group.holes for num_reqs in range(hole.fewest, hole.most + 1)
     }
 
 

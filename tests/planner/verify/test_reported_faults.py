@@ -92,9 +92,7 @@ def test_the_widest_decode_batch_has_an_exact_graph(max_num_seqs: int, sizes: li
     hole = the(compile_plan(asked), "decode-hole")
     first = sizes[-1] + 1
     span = f"{first} to {max_num_seqs}" if first < max_num_seqs else str(first)
-    assert hole.message == (
-        f"uniform decode of {span} requests has no graph: {span} tokens run eagerly"
-    )
+    assert hole.message == (f"uniform decode of {span} requests has no graph: {span} tokens run eagerly")
     assert hole.fix == f"cudagraph_capture_sizes: {[*sizes, max_num_seqs]}"
     assert not found(fixed(asked, hole.fix), "decode-hole")
 
@@ -196,7 +194,8 @@ def test_draft_buffers_have_the_rows_that_decode_is_padded_to() -> None:
 def test_each_tier_of_a_draft_schedule_has_graphs_up_to_its_widest_batch() -> None:
     """vllm#48494: a schedule of 3, 1 and 0 draft tokens; graphs of wider batches than scheduled are dead."""
     asked = deployment(512, drafts=3, schedule=[(1, 64, 3), (65, 128, 1), (129, 512, 0)])
-    assert [decode(asked, widest, length).cg_mode for widest, length in ((64, 4), (128, 2), (512, 1))] == [FULL] * 3
+    tiers = ((64, 4), (128, 2), (512, 1))
+    assert all(decode(asked, widest, length).cg_mode is FULL for widest, length in tiers)
     dead = found(compile_plan(asked), "unreachable-entry")
     assert {finding.severity for finding in dead} == {Severity.INFO}
     assert all("by the schedule of draft tokens" in finding.message for finding in dead)
@@ -223,7 +222,8 @@ def test_the_number_of_graphs_counts_the_pieces_of_the_model() -> None:
     }
     assert modes[CUDAGraphMode.FULL_DECODE_ONLY] is None
     assert modes[PIECEWISE] == (
-        "graphs.target: 1 PIECEWISE and 0 FULL entries record 13 graphs, 13 for each PIECEWISE entry of 12 layers"
+        "graphs.target: 1 PIECEWISE and 0 FULL entries record 13 graphs, "
+        "13 for each PIECEWISE entry of 12 layers"
     )
     assert "record 14 graphs" in str(modes[CUDAGraphMode.FULL_AND_PIECEWISE])
 
