@@ -54,7 +54,7 @@ class ResolvedFamily:
     cudagraph_mode: CUDAGraphMode
     cudagraph_capture_sizes: tuple[int, ...] = field(default=(), metadata=within(1, MAX_GRAPH_TOKENS))
     max_cudagraph_capture_size: int = field(default=0, metadata=within(0, MAX_GRAPH_TOKENS))
-    max_num_seqs: int | None = field(default=None, metadata=within(1))
+    max_num_seqs: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
     max_num_batched_tokens: int | None = field(default=None, metadata=within(1))
     max_num_active_seqs: int | None = field(default=None, metadata=within(0))
     data_parallel_size: int | None = field(default=None, metadata=within(1))

@@ -64,13 +64,19 @@ def size_request(plan: Plan) -> SizeRequest | None:
     resolved, compilation = plan.resolved.get(TARGET), plan.deployment.compilation
     if resolved is None or not resolved.max_num_seqs or not resolved.max_num_batched_tokens:
         return None
+    if TARGET not in plan.graphs:
+        return None
+    try:
+        device = device_of(plan.deployment.device)
+    except PlanError:  # Nothing compiles the deployment of a plan that was written by hand.
+        return None
     engine = plan.deployment.engine
     return SizeRequest(
         max_num_seqs=resolved.max_num_seqs,
         max_num_batched_tokens=resolved.max_num_batched_tokens,
         query_len=resolved.decode_query_len or 1,
         tiers=domain_of(plan, TARGET).tiers,
-        ceiling=platform_ceiling(device_of(plan.deployment.device).compute_capability),
+        ceiling=platform_ceiling(device.compute_capability),
         interactivity=engine.performance_mode is PerformanceMode.INTERACTIVITY,
         asked_sizes=compilation.cudagraph_capture_sizes,
         asked_max=compilation.max_cudagraph_capture_size,

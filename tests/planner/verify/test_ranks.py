@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from planner import Plan, PlanEntry, compile_plan
+from planner import Plan, PlanEntry, agree, compile_plan
 from planner.documents.deployment import ParallelSection
 from planner.documents.plan import TARGET, Severity
 from planner.modes import CUDAGraphMode, Runner
@@ -78,3 +78,13 @@ def test_one_rank_alone_has_nobody_to_part_from() -> None:
     plan = compile_plan(deployment(8))
     parted = evolve(plan, graphs={TARGET: (*plan.entries(), PlanEntry(CUDAGraphMode.FULL, 16, 2))})
     assert "dp-disagreement" not in {one.code for one in verify(parted)}
+
+
+def test_a_decode_rank_parts_from_a_mixed_one_that_brings_more_tokens_than_it_can_follow() -> None:
+    entries = (PlanEntry(CUDAGraphMode.FULL, 16, 2), PlanEntry(CUDAGraphMode.FULL, 8, 8, 1))
+    plan = evolve(across_ranks(), graphs={TARGET: entries})
+    decode = {"num_reqs": 8, "num_tokens": 8, "uniform_token_count": 1, "max_query_len": 1}
+    answers = agree(plan.dispatch_table(TARGET), [decode, {"num_reqs": 2, "num_tokens": 16}])
+    assert [answer.descriptor.num_tokens for answer in answers] == [16, 16]
+    assert [answer.descriptor.cg_mode for answer in answers] == [CUDAGraphMode.NONE, CUDAGraphMode.FULL]
+    assert "dp-disagreement" in {one.code for one in verify(plan)}
