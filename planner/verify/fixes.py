@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from attrs import evolve
 
 from planner.describe import label
-from planner.descriptors import PlanEntry
+from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, PerformanceMode, Runner
@@ -134,7 +134,8 @@ def _multiples(resolved: ResolvedFamily, group: HoleGroup, asked_max: int | None
 def grid_maxima(needed: int, max_num_batched_tokens: int) -> list[int]:
     """Maxima from ``needed`` on that the default grid may end at."""
     maxima = {needed, -(-needed // 8) * 8, -(-needed // 16) * 16, max_num_batched_tokens}
-    return sorted(maximum for maximum in maxima if needed <= maximum <= max_num_batched_tokens)
+    largest = min(max_num_batched_tokens, MAX_GRAPH_TOKENS)
+    return sorted(maximum for maximum in maxima if needed <= maximum <= largest)
 
 
 def _closes(survey: Survey, group: HoleGroup, request: SizeRequest) -> bool:
@@ -152,7 +153,7 @@ def _closes(survey: Survey, group: HoleGroup, request: SizeRequest) -> bool:
         query_lens=resolved.uniform_query_lens,
         varlen_decode=bool(family == TARGET and speculative and speculative.enable_adaptive_verification),
     )
-    if len(wanted.sizes) * len(wanted.query_lens) > TRIED_SHAPES:
+    if len(wanted.sizes) * max(len(wanted.query_lens), 1) > TRIED_SHAPES:
         return False
     entries = (v1_family_entries if resolved.runner is Runner.V1 else family_entries)(wanted)
     planned = evolve(resolved, cudagraph_capture_sizes=sizes.sizes, lora_cases=(0,))

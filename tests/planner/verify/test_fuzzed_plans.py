@@ -15,8 +15,10 @@ RESOLVED = "target: {runner: v2, cudagraph_mode: FULL, max_num_seqs: 4, max_num_
     "text",
     [
         f"resolved: {{{RESOLVED}}}\ngraphs: {{}}\n",
-        f"deployment: {{device: {{compute_capability: new}}}}\nresolved: {{{RESOLVED}}}\n"
-        "graphs: {target: []}\n",
+        (
+            f"deployment: {{device: {{compute_capability: new}}}}\nresolved: {{{RESOLVED}}}\n"
+            "graphs: {target: []}\n"
+        ),
     ],
     ids=["resolved family without graphs", "device that nothing compiles for"],
 )
