@@ -13,6 +13,7 @@ from typing import Any
 
 from planner.documents.tree import (
     MAX_DIGITS,
+    MAX_JSON_DEPTH,
     Items,
     Node,
     NodeError,
@@ -124,25 +125,27 @@ def to_int_or_str(node: Node) -> int | str:
     raise NodeError(f"expected a whole number or a string, found {described(node)}", node.place)
 
 
-def to_json(node: Node) -> Any:
-    """A value as JSON has it.
+def to_json(node: Node, depth: int = 0) -> Any:
+    """A value as JSON has it; ``depth`` levels of free-form values are around it.
 
     Raises:
         NodeError: a plain scalar that readers could take for different values, a number out of range,
-            or a Python value that JSON does not have.
+            a Python value that JSON does not have, or too many levels.
     """
+    if depth > MAX_JSON_DEPTH:
+        raise NodeError(f"nested more than {MAX_JSON_DEPTH} levels deep", node.place)
     if isinstance(node, Table):
-        return {key: _within(key, value) for key, value in open_items(node)}
+        return {key: _within(key, value, depth + 1) for key, value in open_items(node)}
     if isinstance(node, Items):
-        return [_within(index, item) for index, item in enumerate(node.items)]
+        return [_within(index, item, depth + 1) for index, item in enumerate(node.items)]
     if isinstance(node, Value):
         return _json_of_value(node)
     return _json_of_scalar(node)
 
 
-def _within(key: str | int, node: Node) -> Any:
+def _within(key: str | int, node: Node, depth: int) -> Any:
     try:
-        return to_json(node)
+        return to_json(node, depth)
     except NodeError as error:
         error.keys.append(key)
         raise

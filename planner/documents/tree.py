@@ -20,6 +20,8 @@ Place: TypeAlias = tuple[int, int] | None
 """Line and column, both counted from 1; ``None`` in a source that has none."""
 
 MAX_DEPTH = 64
+MAX_JSON_DEPTH = 48
+"""Deepest free-form value: a plan writes its deployment's some levels further in than they were read."""
 MAX_NODES = 2_000_000
 MAX_DIGITS = 18
 MAX_KEY_LENGTH = 160

@@ -15,8 +15,7 @@ from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry, Prologue
 from planner.documents.plan import DRAFT, ResolvedFamily
 from planner.modes import AttentionSupport, CUDAGraphMode
 from planner.rules.attention import Attention
-from planner.rules.entries import EntryRequest, family_entries
-from planner.rules.family import Family, mode_decision
+from planner.rules.family import Family, draft_graphs, mode_decision
 from planner.rules.settings import Settings
 
 
@@ -27,28 +26,12 @@ def block_draft_family(
     mode, because = draft_mode(target.cudagraph_mode, attention.draft_support)
     query_len = settings.num_speculative_tokens if from_anchor else settings.query_len
     query_lens = (query_len,) if from_anchor else settings.query_lens
-    entries = family_entries(
-        EntryRequest(
-            mode=mode,
-            sizes=target.cudagraph_capture_sizes,
-            max_num_seqs=settings.max_num_seqs,
-            decode_query_len=query_len,
-            query_lens=query_lens,
-        )
-    )
-    resolved = evolve(
-        target,
-        cudagraph_mode=mode,
-        decode_query_len=query_len,
-        uniform_query_lens=query_lens,
-        lora_cases=(0,),
-        attention_support=attention.draft_support,
-        attention_groups=attention.draft_groups,
-        microbatching=None,
-    )
+    resolved, entries = draft_graphs(target, mode=mode, query_len=query_len, query_lens=query_lens)
     return Family(
         name=DRAFT,
-        resolved=resolved,
+        resolved=evolve(
+            resolved, attention_support=attention.draft_support, attention_groups=attention.draft_groups
+        ),
         entries=with_prologue(
             entries,
             rows_per_request=settings.query_len,

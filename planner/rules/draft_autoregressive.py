@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import evolve
-
 from planner.documents.plan import DRAFT, ResolvedFamily
 from planner.modes import CUDAGraphMode
-from planner.rules.entries import EntryRequest, family_entries
-from planner.rules.family import Family, mode_decision
+from planner.rules.family import Family, draft_graphs, mode_decision
 from planner.rules.settings import Settings
 
 DRAFT_PREFILL = "draft_prefill"
@@ -74,22 +71,7 @@ def _families(
 ) -> tuple[Family, ...]:
     """Families that have the same graphs and share their entries."""
     query_lens = settings.query_lens if query_len > 1 else (1,)
-    request = EntryRequest(
-        mode=mode,
-        sizes=target.cudagraph_capture_sizes,
-        max_num_seqs=settings.max_num_seqs,
-        decode_query_len=query_len,
-        query_lens=query_lens,
-    )
-    resolved = evolve(
-        target,
-        cudagraph_mode=mode,
-        decode_query_len=query_len,
-        uniform_query_lens=query_lens,
-        lora_cases=(0,),
-        microbatching=None,
-    )
-    entries = family_entries(request)
+    resolved, entries = draft_graphs(target, mode=mode, query_len=query_len, query_lens=query_lens)
     return tuple(
         Family(
             name=name,

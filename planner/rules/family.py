@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from planner.descriptors import PlanEntry
 from planner.documents.plan import Decision, Finding, ResolvedFamily, Severity
+from planner.modes import CUDAGraphMode
+from planner.rules.entries import EntryRequest, family_entries
 
 
 @frozen(kw_only=True)
@@ -24,6 +26,30 @@ class OtherFamilies:
 
     families: tuple[Family, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+
+def draft_graphs(
+    target: ResolvedFamily, *, mode: CUDAGraphMode, query_len: int, query_lens: tuple[int, ...]
+) -> tuple[ResolvedFamily, tuple[PlanEntry, ...]]:
+    """What a draft beside ``target`` captures over the target's sizes: no adapters, no microbatches."""
+    entries = family_entries(
+        EntryRequest(
+            mode=mode,
+            sizes=target.cudagraph_capture_sizes,
+            max_num_seqs=target.max_num_seqs or 1,
+            decode_query_len=query_len,
+            query_lens=query_lens,
+        )
+    )
+    resolved = evolve(
+        target,
+        cudagraph_mode=mode,
+        decode_query_len=query_len,
+        uniform_query_lens=query_lens,
+        lora_cases=(0,),
+        microbatching=None,
+    )
+    return resolved, entries
 
 
 def unplanned(what: str, because: str, fix: str) -> OtherFamilies:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from planner.compile import compile_plan
 from planner.documents.hf_config import config_facts
 from planner.documents.load import load_deployment, load_plan
-from planner.documents.writer import dump_deployment
+from planner.documents.writer import dump_deployment, dump_plan
 from planner.errors import DocumentError
 from planner.models.facts import model_facts
 
@@ -185,3 +186,19 @@ def test_nested_configs_are_filtered_and_quantisation_is_cut_to_its_kv_cache():
 def test_facts_that_no_document_can_hold_are_refused():
     with pytest.raises(DocumentError, match="not finite"):
         config_facts({"head_dim": float("nan")})
+
+
+def deep_config(levels: int) -> dict[str, object]:
+    value: object = 1
+    for _ in range(levels):
+        value = {"a": value}
+    facts = {**CONFIG, "num_attention_heads": 8, "hidden_size": 64, "rope_scaling": value}
+    return {**HEADER, "model": {"config": facts, "attention_support": "ALWAYS"}}
+
+
+def test_a_deep_fact_that_is_read_can_be_written_into_a_plan():
+    """Found by fuzzing: a plan writes the config further in than the deployment had it."""
+    plan = compile_plan(load_deployment(deep_config(45)))
+    assert load_plan(dump_plan(plan)) == plan
+    with pytest.raises(DocumentError, match="nested more than 48 levels"):
+        load_deployment(deep_config(55))
