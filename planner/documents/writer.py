@@ -42,6 +42,8 @@ ROWS = ("decisions", "findings")
 _NO_LINE_LIMIT = 2**31 - 1
 # Safe without quotes wherever it stands. Narrower than YAML allows, so that no emitter has to judge.
 _PLAIN = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+()=-]*(?: [A-Za-z0-9_./+()=-]+)*")
+# A number at the end of its line, where no string ends without a quote. See ``_literal``.
+_BARE_EXPONENT = re.compile(r"(?m)(?<= )(-?[0-9]+)(e[-+][0-9]+,?)$")
 _ESCAPED_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -66,6 +68,7 @@ def dump_plan(plan: Plan) -> str:
 def plan_to_json(plan: Plan) -> str:
     """The Plan as JSON: the document of ``dump_plan``, for programs."""
     text = json.dumps(as_data(plan), indent=1, ensure_ascii=False)
+    text = _BARE_EXPONENT.sub(r"\1.0\2", text)
     return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 

@@ -144,6 +144,8 @@ def _closes(survey: Survey, group: HoleGroup, request: SizeRequest) -> bool:
     sizes = planned_sizes(request, resolved) if resolved else None
     if resolved is None or sizes is None or request.asked_max not in (None, sizes.maximum):
         return False
+    if sizes.maximum > MAX_GRAPH_TOKENS:
+        return False
     speculative = plan.deployment.speculative
     wanted = EntryRequest(
         mode=resolved.cudagraph_mode,

@@ -7,7 +7,7 @@ import re
 import pytest
 from attrs import evolve
 
-from planner import CUDAGraphMode, DispatchTable, PlanEntry
+from planner import CUDAGraphMode, DispatchTable, Plan, PlanEntry, PlanError
 from planner.documents.plan import Microbatching
 from planner.rules.entries import EntryRequest, family_entries
 from tests.planner.runs import sizes
@@ -226,3 +226,33 @@ def test_dummy_graphs_of_every_length_serve_each_batch_exactly() -> None:
         for reqs in (1, 2, 3, 31, 255, 256, 511, 512):
             tokens = reqs * query_len
             assert answer(table, f"{reqs},{tokens},{query_len}") == f"FULL {tokens}/{reqs}"
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        (
+            tuple(PlanEntry(CUDAGraphMode.PIECEWISE, 1 << 20, num_active_loras=case) for case in range(40)),
+            "40 LoRA cases with graphs of up to 1048576 tokens",
+        ),
+        (
+            tuple(PlanEntry(CUDAGraphMode.FULL, 5_000, 1, count) for count in range(1, 5_000)),
+            "4999 graphs of the same mode, tokens and LoRAs",
+        ),
+    ],
+)
+def test_a_plan_of_few_bytes_makes_no_table_of_gigabytes(entries: tuple[PlanEntry, ...], words: str) -> None:
+    with pytest.raises(PlanError, match=words) as refusal:
+        Plan(graphs={"draft": entries}).dispatch_table("draft")
+    assert refusal.value.fields == ("graphs.draft",)
+
+
+def test_many_sizes_for_many_adapters_still_have_a_table() -> None:
+    entries = tuple(
+        PlanEntry(CUDAGraphMode.PIECEWISE, tokens, num_active_loras=case)
+        for tokens in (1 << 20, 1)
+        for case in range(19)
+    )
+    table = Plan(graphs={"target": entries}).dispatch_table()
+    assert isinstance(table, DispatchTable)
+    assert table.dispatch(1, 2, num_active_loras=18) == entries[18].execution_descriptor

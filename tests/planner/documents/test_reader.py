@@ -51,6 +51,13 @@ REFUSED = {
     "unknown alias": ("a: *x\n", 1, 4, "a", "no anchor"),
     "alias inside itself": ("a: &x [b, *x]\n", 1, 11, "a[1]", "inside"),
     "bomb of aliases": (BOMB, 7, 8, "g[0]", str(MAX_NODES)),
+    "bomb of long text": (
+        "a: [&x " + "y" * 200_000 + ", *x" * 99 + "]",
+        1,
+        200_338,
+        "a[83]",
+        "16 MiB of text",
+    ),
     "too deep": ("[" * 65 + "]" * 65, 1, 65, "[0]" * 64, "64 levels"),
     "deep block lists": ("- " * 100_000, 1, 129, "[0]" * 64, "64 levels"),
     "too deep through aliases": (LADDER, 3, 47, "c" + "[0]" * 40, "64 levels"),

@@ -4,6 +4,7 @@ import pytest
 
 from planner.documents import sources
 from planner.documents.load import load_deployment, load_plan
+from planner.documents.tree import MAX_KEY_LENGTH
 from planner.errors import DocumentError
 from planner.modes import (
     AttentionSupport,
@@ -196,6 +197,10 @@ REFUSED_PLANS = [
      "graphs.t[0].prologue.kind", 3, 59, "dflash_context_kv"),
     ("graphs: {}\ndeployment: {kind: Deployment}", "deployment.kind", 4, 14, "unknown key"),
     ("graphs: {}\nresolved: {target: {runner: v2}}", "resolved.target", 4, 20, "cudagraph_mode is missing"),
+    ("graphs: {}\nresolved: {t: {runner: v2, cudagraph_mode: FULL, lora_cases: [0, 99999999999]}}",
+     "resolved.t.lora_cases[1]", 4, 66, "largest value is 65537"),
+    ("graphs: {}\nresolved: {t: {runner: v1, cudagraph_mode: FULL, decode_query_len: -3}}",
+     "resolved.t.decode_query_len", 4, 68, "smallest value is 1"),
     ("graphs: {}\nfindings: [{severity: fatal, code: c, message: m}]", "findings[0].severity",
      4, 23, "error or warning"),
 ]  # fmt: skip
@@ -264,3 +269,19 @@ def test_python_values_that_are_shared_count_each_time(monkeypatch):
         shared = [shared] * 10
     with pytest.raises(DocumentError, match="more than 1000 values"):
         load_deployment({"apiVersion": "graphplan/v1", "kind": "Deployment", "name": shared})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "compilation: {pass_config: {%s: 1}}",
+        "engine: {env: {%s: x}}",
+        "parallel: {eplb_config: {%s: 1}}",
+        "model: {config: {rope_scaling: {%s: 1}}}",
+    ],
+)
+def test_a_key_is_no_longer_than_what_can_be_written_again(body):
+    longest = "x" * MAX_KEY_LENGTH
+    assert deployment(body % longest)
+    with pytest.raises(DocumentError, match="a key of 161 characters is too long"):
+        deployment(body % (longest + "x"))

@@ -12,13 +12,17 @@ from hypothesis import strategies as st
 
 from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry, Prologue
 from planner.documents import deployment as sections
+from planner.documents import writer
 from planner.documents.data import UNWRITTEN, as_data
 from planner.documents.hf_config import FACTS
 from planner.documents.load import load_deployment, load_plan
 from planner.documents.plan import AttentionGroup, Decision, Finding, Microbatching, Plan, ResolvedFamily
+from planner.documents.reader import read_yaml
+from planner.documents.tree import MAX_KEY_LENGTH, Items, Table
 from planner.documents.vllm_fields import vllm_fields
 from planner.documents.writer import EMITTER, PurePythonEmitter, dump_deployment, dump_plan, plan_to_json
 from planner.documents.writer import _dump as dump
+from planner.errors import DocumentError
 from planner.modes import AttentionSupport, CUDAGraphMode, Runner
 
 EMITTERS = {EMITTER, PurePythonEmitter}
@@ -316,3 +320,38 @@ def test_a_string_that_a_reader_could_mistake_is_quoted(text):
 @pytest.mark.parametrize("text", ["FULL", "0.5.23", "a b", "v2", "model/x-1", "2 requests"])
 def test_an_ordinary_string_is_not_quoted(text):
     assert f"name: {text}\n" in dump_deployment(sections.Deployment(name=text))
+
+
+def test_the_longest_keys_read_back_from_yaml_and_json_however_they_are_escaped():
+    key = "\u2028" * MAX_KEY_LENGTH
+    text = dump_plan(evolve(PLAN, decisions=(Decision(path="a", asked={key: 1}, rule="r", because="b"),)))
+    plan = load_plan(text)
+    assert load_plan(plan_to_json(plan)) == plan
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_NODES"])
+def test_a_document_that_nothing_could_read_back_is_not_written(limit, monkeypatch):
+    size = len(TEXT.encode()) if limit == "MAX_BYTES" else _nodes(read_yaml(TEXT))
+    monkeypatch.setattr(writer, limit, size)
+    assert dump_plan(PLAN) == TEXT
+    monkeypatch.setattr(writer, limit, size - 1)
+    with pytest.raises(DocumentError, match="are read back; give fewer"):
+        dump_plan(PLAN)
+
+
+def _nodes(node):
+    """Keys and values of a tree, as the reader counts them."""
+    if isinstance(node, Items):
+        return 1 + sum(_nodes(item) for item in node.items)
+    if isinstance(node, Table):
+        return 1 + sum(1 + _nodes(value) for value in node.values.values())
+    return 1
+
+
+@pytest.mark.parametrize("number", [1e-6, -1e-6, 1e22, 1.5e-7, 5e-324, 0.1])
+def test_json_has_numbers_in_the_notation_that_documents_are_read_in(number):
+    plan = evolve(
+        PLAN, decisions=(Decision(path="a", asked=[number, "x: 1e-06"], rule="r", because="1e-06"),)
+    )
+    assert load_plan(plan_to_json(plan)) == plan
+    assert json.loads(plan_to_json(plan))["decisions"][0]["asked"] == [number, "x: 1e-06"]

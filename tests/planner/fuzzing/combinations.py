@@ -110,9 +110,12 @@ COMBINATIONS: tuple[Callable[[Random], Sections], ...] = (
 )
 
 _MOST = 1 << 20
+_HUGE = 10**17
 _EXTREMES: tuple[tuple[str, str, Any], ...] = (
     ("scheduler", "max_num_seqs", _MOST),
     ("scheduler", "max_num_batched_tokens", _MOST),
+    ("scheduler", "max_num_batched_tokens", _HUGE),
+    ("engine", "runner", "v1"),
     ("speculative", "method", "mtp"),
     ("speculative", "num_speculative_tokens", _MOST),
     ("speculative", "num_speculative_tokens_per_batch_size", [[i, i, i] for i in range(1, 1025)]),
@@ -123,6 +126,23 @@ _EXTREMES: tuple[tuple[str, str, Any], ...] = (
     ("compilation", "cudagraph_capture_sizes", list(range(1, 40_000))),
     ("model", "attention_backends", ["FLASH_ATTN"] * 256),
     ("model", "config", {"num_hidden_layers": 4096, "num_attention_heads": 8, "hidden_size": 1024}),
+)
+
+
+_RESOLVED_EXTREMES: tuple[tuple[str, Any], ...] = (
+    ("runner", "v1"),
+    ("cudagraph_mode", "FULL_AND_PIECEWISE"),
+    ("cudagraph_capture_sizes", [1, 8, _MOST]),
+    ("max_num_seqs", _MOST),
+    ("max_num_batched_tokens", _HUGE),
+    ("max_num_active_seqs", _HUGE),
+    ("decode_query_len", _HUGE),
+    ("uniform_query_lens", [1, _HUGE]),
+    ("lora_cases", [0, (1 << 16) + 1]),
+    (
+        "microbatching",
+        {"num_ubatches": _HUGE, "decode_token_threshold": 0, "prefill_token_threshold": _HUGE},
+    ),
 )
 
 
@@ -137,10 +157,19 @@ def extremes(root: yaml.MappingNode, rng: Random) -> None:
     """Several settings at their limits: few bytes that ask for as much work as possible."""
     for section, key, value in rng.sample(_EXTREMES, rng.randint(2, 8)):
         _set(root, section, key, value)
+    resolved = {key.value: value for key, value in root.value}.get("resolved")
+    for _, family in resolved.value if isinstance(resolved, yaml.MappingNode) else ():
+        if isinstance(family, yaml.MappingNode):
+            for key, value in rng.sample(_RESOLVED_EXTREMES, rng.randint(1, 6)):
+                assign(family, key, _node(key, value))
 
 
 def _set(root: yaml.MappingNode, section: str, key: str, value: Any) -> None:
     parent = child(deployment_of(root), section)
     if isinstance(parent, yaml.MappingNode):
-        # JSON is YAML; under a key, so that a scalar is parsed too.
-        assign(parent, key, parsed(json.dumps({key: value})).value[0][1])
+        assign(parent, key, _node(key, value))
+
+
+def _node(key: str, value: Any) -> yaml.Node:
+    """``value`` as a node. JSON is YAML; under a key, so that a scalar is parsed too."""
+    return parsed(json.dumps({key: value})).value[0][1]  # type: ignore[no-any-return]

@@ -59,6 +59,41 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "kind": ("full_attention", "sliding_window", "dflash_context_kv"),
     "severity": ("error", "warning", "info"),
 }
+TEXTS = (
+    *(
+        "x",
+        "x",
+        "no",
+        "0.30",
+        "1e-06",
+        "12:30",
+        "~",
+        "",
+        " x",
+        "x ",
+        "a: b",
+        "- a",
+        "#",
+        "'",
+        '"',
+        "\\",
+        "é😀",
+    ),
+    *(
+        "\n",
+        "a\nb\n",
+        "\t",
+        "\u2028",
+        "\x85",
+        "\xa0",
+        "\u202e",
+        "\x1b[31m",
+        "\0",
+        "\ufeff",
+        "x" * 160,
+        "y" * 3_000,
+    ),
+)
 COUNTS = (1, 1, 2, 2, 3, 4, 4, 5, 6, 7, 8, 8, 12, 15, 16, 16, 17, 24, 31, 32, 33, 48, 64, 100, 128, 200, 256)
 LARGE = (257, 300, 511, 512, 513, 1000, 1024, 2048, 4096, 8192, 16384)
 LIMITS = (0, -1, 65535, 65536, 65537, 10**6, 2**20 - 1, 2**20, 2**20 + 1, 2**31, 10**18 - 1, 10**18)
@@ -112,7 +147,29 @@ def value_of_setting(key: str, known: VllmField, rng: Random) -> yaml.Node:
         return _value(scalars[known.type], key, rng)
     if known.type == "list":
         return listed([_value(scalars.get(known.items, str), key, rng) for _ in range(rng.randint(0, 3))])
-    return mapped([(word("a"), word(str(number(rng))))]) if known.type == "dict" else quoted("x")
+    if known.type == "dict":
+        return mapped([(quoted(text(rng)), free_form(rng)) for _ in range(rng.randint(0, 3))])
+    return quoted(text(rng))
+
+
+def text(rng: Random) -> str:
+    """A string that is allowed anywhere, and awkward to write."""
+    return rng.choice(TEXTS)
+
+
+def free_form(rng: Random) -> yaml.Node:
+    """A value of no particular type; rarely one that is nested as deeply as is allowed, or more."""
+    kind = rng.randrange(8)
+    if kind == 0:
+        return word(rng.choice(("1.0e-06", "-2.5e+300", "0.1", "true", "null", "0", "-999999999999999999")))
+    if kind == 1:
+        node = quoted(text(rng))
+        for _ in range(rng.choice((1, 2, 30, 44, 48, 50, 60))):
+            node = listed([node]) if rng.random() < 0.5 else mapped([(quoted(text(rng)), node)])
+        return node
+    if kind == 2:
+        return listed([free_form(rng) for _ in range(rng.randint(0, 2))])
+    return quoted(text(rng)) if kind < 5 else word(str(number(rng)))
 
 
 def value_of(field: Attribute[Any], rng: Random) -> yaml.Node:
@@ -134,7 +191,7 @@ def _value(cls: Any, key: str, rng: Random) -> yaml.Node:
         length = 3 if get_origin(item) is None and key == "" else rng.randint(0, 6)
         inner = "" if get_origin(item) is tuple else key
         return listed([_value(_plain_type(item), inner, rng) for _ in range(length)])
-    return quoted(rng.choice(WORDS.get(key, ("x",))))
+    return quoted(rng.choice(WORDS[key]) if key in WORDS and rng.random() < 0.9 else text(rng))
 
 
 def _plain_type(cls: Any) -> Any:

@@ -213,3 +213,11 @@ def test_no_value_under_any_key_gets_past_with_another_error(model, data):
     except PlanError as error:
         fields = error.fields
     assert fields == ("model.config",) if facts is None else facts.num_hidden_layers >= 1
+
+
+@pytest.mark.parametrize("key", ["num_nextn_predict_layers", "num_mtp_modules"])
+def test_no_model_brings_draft_layers_by_the_thousand_million(key):
+    config = {"num_hidden_layers": 1, "num_attention_heads": 1, "hidden_size": 64}
+    assert model_facts({**config, key: 4096}).num_mtp_layers == 4096
+    with pytest.raises(PlanError, match=f"{key} is 1000000000; planning takes at most 4096"):
+        model_facts({**config, key: 10**9})

@@ -19,6 +19,8 @@ from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_o
         ([[1, 2, -1]], "-1 draft tokens"),
         ([[1, 4, 2], [4, 8, 1]], "overlap"),
         ([[2, 4, 1]], "begins at 2"),
+        ([[size, size, 1] for size in range(1, 1026)], "1025 ranges; planning takes at most 1024"),
+        ([list(range(10_000))], "a range has 10000 numbers; each"),
     ],
 )
 def test_each_fault_is_named(schedule: list[list[int]], fault: str) -> None:
