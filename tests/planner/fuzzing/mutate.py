@@ -9,7 +9,7 @@ from tests.planner.fuzzing.combinations import extremes
 from tests.planner.fuzzing.nodes import parsed, written
 from tests.planner.fuzzing.seeds import seed_texts
 
-GENTLE_SHARE = 0.62
+GENTLE_SHARE = 0.74
 """Share of documents that get gentle mutations only."""
 
 PLAN_SHARE = 0.35
