@@ -38,7 +38,7 @@ ENGINE_DEFAULT = "engine-default"
     "-o", "--output", metavar="PLAN", help="Write the plan to this file instead of standard output."
 )
 @output_format("yaml", "json")
-@click.option("-q", "--quiet", is_flag=True, help="No summary on standard error.")
+@click.option("-q", "--quiet", is_flag=True, help="No summary on standard error, only errors.")
 @click.pass_context
 def command(ctx: click.Context, source: str, output: str | None, form: str, quiet: bool) -> None:
     """Compile DEPLOYMENT into the plan of its server's CUDA graphs.
@@ -53,10 +53,13 @@ def command(ctx: click.Context, source: str, output: str | None, form: str, quie
         raise click.UsageError(f"-o {shown_name(output)} would overwrite the deployment; give another file")
     plan = compile_plan(_deployment_of(document, source))
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
-    write_output(output, text)
+    write_output(output, text, replaces=rb'\bkind"?: *"?Plan\b')
     if not quiet:
         show(tuple(summary(plan, shown_name(source))), err=True)
-    if any(finding.severity == Severity.ERROR for finding in plan.findings):
+    errors = [finding for finding in plan.findings if finding.severity == Severity.ERROR]
+    for finding in errors if quiet else ():
+        click.echo(f"planner: {finding.code}: {finding.message}", err=True)
+    if errors:
         ctx.exit(1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from contextlib import suppress
@@ -99,8 +100,10 @@ def write_stdout(text: str) -> None:
         raise OutputError(f"standard output: cannot be written: {error.strerror}") from None
 
 
-def write_output(name: str | None, text: str) -> None:
+def write_output(name: str | None, text: str, *, replaces: bytes) -> None:
     """Writes text to the file ``name``, or to standard output where there is none or it is ``-``.
+
+    An existing file is only replaced if it is empty or has ``replaces``, a regular expression, in it.
 
     Raises:
         OutputError: the output cannot be written.
@@ -108,14 +111,15 @@ def write_output(name: str | None, text: str) -> None:
     if name is None or name == STDIO:
         write_stdout(text)
     else:
-        write_file(name, text)
+        write_file(name, text, replaces=replaces)
 
 
-def write_file(name: str, text: str) -> None:
+def write_file(name: str, text: str, *, replaces: bytes) -> None:
     """Writes a whole file or none: a reader sees the old content or the new, never a part.
 
     Raises:
-        OutputError: ``name`` is a folder, or its folder does not exist or cannot be written.
+        OutputError: ``name`` is a folder or a file of another kind, or its folder does not exist or
+            cannot be written.
     """
     target = Path(os.path.realpath(name))
     try:
@@ -126,6 +130,8 @@ def write_file(name: str, text: str) -> None:
             # A pipe or a device has no content to protect.
             target.write_bytes(text.encode())
         else:
+            if mode is not None:
+                _keep_foreign(target, name, replaces)
             _replace(target, text.encode(), mode)
     except FileNotFoundError:
         folder = printable(str(Path(name).parent))
@@ -133,6 +139,14 @@ def write_file(name: str, text: str) -> None:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise OutputError(f"{printable(name)}: cannot be written: {printable(reason)}") from None
+
+
+def _keep_foreign(target: Path, name: str, replaces: bytes) -> None:
+    """Refuses to replace what no earlier run wrote: a config, a deployment, somebody's notes."""
+    with target.open("rb") as file:
+        beginning = file.read(1 << 16)
+    if beginning and not re.search(replaces, beginning):
+        raise OutputError(f"{printable(name)}: holds something else, which is kept; give another file")
 
 
 def _mode_of(path: Path) -> int | None:

@@ -23,4 +23,4 @@ from planner.documents.schema import KINDS, json_schema
 def command(kind: str, output: str | None) -> None:
     """Print the JSON Schema (2020-12) of a deployment or a plan."""
     text = to_json(json_schema(kind))
-    write_output(output, text)
+    write_output(output, text, replaces=rb'"\$schema"')

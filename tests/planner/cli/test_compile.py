@@ -83,18 +83,18 @@ def test_standard_input_is_read_and_named(run: Run) -> None:
 def test_a_refused_deployment_writes_nothing(run: Run, deployment: Path, tmp_path: Path) -> None:
     deployment.write_text(DEPLOYMENT.replace("cudagraph_mode: FULL", "cudagraph_capture_sizes: []"))
     output = tmp_path / "plan.yaml"
-    output.write_text("precious")
+    output.write_text("kind: Plan  # precious")
     result = run("compile", deployment, "-o", output)
     assert result.exit_code == 2
     assert "compilation.cudagraph_capture_sizes" in one_line(result.stderr)
     assert result.stdout == ""
-    assert output.read_text() == "precious"
+    assert output.read_text() == "kind: Plan  # precious"
 
 
 def test_the_output_file_is_replaced_whole(run: Run, deployment: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "plan.yaml"
     output.parent.mkdir()
-    output.write_text("x" * 10**6)
+    output.write_text("kind: Plan\n" + "x" * 10**6)
     output.chmod(0o640)
     result = run("compile", deployment, "-o", output)
     assert result.exit_code == 0
@@ -112,7 +112,7 @@ def test_a_new_output_file_has_ordinary_permissions(run: Run, deployment: Path, 
 
 
 def test_a_link_stays_a_link_to_the_new_plan(run: Run, deployment: Path, tmp_path: Path) -> None:
-    (tmp_path / "real.yaml").write_text("old")
+    (tmp_path / "real.yaml").write_text("kind: Plan  # old")
     (tmp_path / "link.yaml").symlink_to("real.yaml")
     assert run("compile", deployment, "-o", tmp_path / "link.yaml").exit_code == 0
     assert (tmp_path / "link.yaml").is_symlink()
@@ -140,7 +140,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     run: Run, deployment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "plan.yaml"
-    output.write_text("precious")
+    output.write_text("kind: Plan  # precious")
 
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -149,7 +149,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
     result = run("compile", deployment, "-o", output, "-q")
     assert result.exit_code == 2
     assert "No space left on device" in one_line(result.stderr)
-    assert output.read_text() == "precious"
+    assert output.read_text() == "kind: Plan  # precious"
     assert sorted(os.listdir(tmp_path)) == ["deployment.yaml", "plan.yaml"]
 
 
@@ -200,3 +200,31 @@ def test_a_name_cannot_break_the_summary(run: Run, deployment: Path) -> None:
     result = run("compile", deployment)
     assert result.exit_code == 0
     assert result.stderr.startswith(r"'a\x1b[31m\nb: vllm")
+
+
+@pytest.mark.parametrize("content", ["{}", "apiVersion: graphplan/v1\nkind: Deployment\n", "notes"])
+def test_a_file_that_is_no_plan_is_never_replaced(run: Run, deployment: Path, content: str) -> None:
+    other = deployment.parent / "config.json"
+    other.write_text(content, encoding="utf-8")
+    result = run("compile", "-q", deployment, "-o", other)
+    assert result.exit_code == 2
+    assert "holds something else, which is kept" in result.stderr
+    assert other.read_text(encoding="utf-8") == content
+
+
+def test_an_older_plan_and_an_empty_file_are_replaced(run: Run, deployment: Path) -> None:
+    output = deployment.parent / "p.yaml"
+    output.touch()
+    for form in ("yaml", "json", "yaml"):
+        assert run("compile", "-q", deployment, "-o", output, "--format", form).exit_code == 0
+
+
+def test_quiet_still_tells_errors(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "d.yaml"
+    source.write_text(
+        "apiVersion: graphplan/v1\nkind: Deployment\n"
+        "speculative: {method: medusa, num_speculative_tokens: 2}\n"
+    )
+    result = run("compile", "-q", source)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("planner: unplanned-family: ")
