@@ -91,7 +91,7 @@ def mixed_holes(survey: Survey, group: CaseGroup) -> Iterator[MixedHole]:
     """The holes of mixed batches, by tokens."""
     if survey.domain.mode.mixed_mode() is CUDAGraphMode.NONE:
         return
-    largest = _largest_mixed_size(survey)
+    largest = survey.largest_mixed_size
     for coverage in group.coverages:
         batches = coverage.batches
         if batches.query_len is not None or batches.max_query_len is not None or batches.num_ubatches > 1:
@@ -128,17 +128,3 @@ def _without_full(coverage: Coverage) -> list[Gap]:
     """What runs in pieces or eagerly, by ascending requests."""
     in_pieces = [served for served in coverage.served if served.entry.mode is CUDAGraphMode.PIECEWISE]
     return sorted((*in_pieces, *coverage.unserved), key=lambda gap: gap.fewest)
-
-
-def _largest_mixed_size(survey: Survey) -> int:
-    """The largest size that was resolved, or else that a graph for mixed batches has."""
-    if survey.resolved is not None and survey.resolved.max_cudagraph_capture_size:
-        return survey.resolved.max_cudagraph_capture_size
-    return max(
-        (
-            entry.num_tokens
-            for entry in survey.entries
-            if entry.uniform_token_count is None and entry.max_query_len is None
-        ),
-        default=0,
-    )

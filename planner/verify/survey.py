@@ -6,6 +6,7 @@ LoRA cases with the same shapes cover the same batches, so each set of shapes is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from operator import attrgetter
 
 from attrs import frozen
@@ -46,7 +47,7 @@ class CaseGroup:
         return self.entries[self.cases[0]]
 
 
-@frozen
+@frozen(slots=False)
 class Survey:
     """A family, the batches that it has to serve, and what serves them."""
 
@@ -73,8 +74,26 @@ class Survey:
     def telling_cases(self, cases: Iterable[int]) -> tuple[int, ...]:
         """``cases`` ascending, or none where they are all that batches run in."""
         found = set(cases)
-        everywhere = {case for group in self.groups for case in group.active}
-        return () if found == everywhere else tuple(sorted(found))
+        return () if found == self.active_cases else tuple(sorted(found))
+
+    @cached_property
+    def active_cases(self) -> frozenset[int]:
+        """The LoRA cases that some number of adapters runs in."""
+        return frozenset(case for group in self.groups for case in group.active)
+
+    @cached_property
+    def largest_mixed_size(self) -> int:
+        """The largest size that was resolved, or else that a graph for mixed batches has."""
+        if self.resolved is not None and self.resolved.max_cudagraph_capture_size:
+            return self.resolved.max_cudagraph_capture_size
+        return max(
+            (
+                entry.num_tokens
+                for entry in self.entries
+                if entry.uniform_token_count is None and entry.max_query_len is None
+            ),
+            default=0,
+        )
 
 
 def survey_of(plan: Plan, family: str) -> Survey:

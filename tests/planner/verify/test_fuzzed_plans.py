@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner import load_plan
+from planner import CUDAGraphMode, Plan, PlanEntry, load_plan
 from planner.verify import verify
 
 HEADER = "apiVersion: graphplan/v1\nkind: Plan\n"
@@ -36,3 +36,10 @@ def test_no_fix_is_tried_out_that_needs_graphs_beyond_the_largest(runner: str, q
     )
     found = verify(load_plan(f"{HEADER}resolved: {{target: {resolved}}}\ngraphs: {GRAPHS}\n"))
     assert found
+
+
+def test_twenty_thousand_lora_cases_are_verified_one_by_one() -> None:
+    # Where each case looked at all the others, this took minutes.
+    cases = range(20_000)
+    graphs = tuple(PlanEntry(CUDAGraphMode.PIECEWISE, case + 1, num_active_loras=case) for case in cases)
+    assert verify(Plan(graphs={"target": graphs}))
