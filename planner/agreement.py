@@ -13,11 +13,10 @@ from typing import Any
 from attrs import fields_dict, frozen
 
 from planner import agreement_v1
-from planner.batches import Agreement, Batch, as_batch
+from planner.batches import Agreement, Batch, as_batch, refuse_foreign_columns
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
-from planner.errors import BatchError
 from planner.modes import CUDAGraphMode
 from planner.rules.microbatch import passes_threshold
 
@@ -111,12 +110,7 @@ def agree(
 
 
 def _as_columns(columns: Sequence[Sequence[int]], rank: int) -> list[_Column]:
-    rows = len(fields_dict(_Column))
-    for index, values in enumerate(columns):
-        if len(values) != rows:
-            raise BatchError(f"column of rank {index}: {len(values)} rows; a column has {rows}")
-    if not 0 <= rank < len(columns):
-        raise BatchError(f"rank {rank}: there are {len(columns)} columns, for ranks from 0 on")
+    refuse_foreign_columns(columns, rank, len(fields_dict(_Column)))
     return [_Column(*values) for values in columns]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 
-from planner.batches import Agreement, Batch, as_batch
+from planner.batches import Agreement, Batch, as_batch, refuse_foreign_columns
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch_v1 import V1DispatchTable
 from planner.errors import BatchError
@@ -104,14 +104,10 @@ def decide(
 
 
 def _as_columns(columns: Sequence[Sequence[int]], rank: int) -> list[V1Column]:
-    rows = len(fields_dict(V1Column))
+    refuse_foreign_columns(columns, rank, len(fields_dict(V1Column)))
     for index, values in enumerate(columns):
-        if len(values) != rows:
-            raise BatchError(f"column of rank {index}: {len(values)} rows; a column has {rows}")
         if not 0 <= values[-1] <= CUDAGraphMode.FULL.strength:
             raise BatchError(f"column of rank {index}: {values[-1]} is no runtime mode; those are 0 to 2")
-    if not 0 <= rank < len(columns):
-        raise BatchError(f"rank {rank}: there are {len(columns)} columns, for ranks from 0 on")
     return [V1Column(*values) for values in columns]
 
 

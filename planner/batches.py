@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import fields_dict, frozen
@@ -63,6 +63,19 @@ def as_batch(source: Mapping[str, Any] | object) -> Batch:
             "each request has at least one token"
         )
     return batch
+
+
+def refuse_foreign_columns(columns: Sequence[Sequence[int]], rank: int, num_rows: int) -> None:
+    """Refuse columns that ranks of one runner cannot have exchanged.
+
+    Raises:
+        BatchError: a column has another number of rows, or ``rank`` has none.
+    """
+    for index, values in enumerate(columns):
+        if len(values) != num_rows:
+            raise BatchError(f"column of rank {index}: {len(values)} rows; a column has {num_rows}")
+    if not 0 <= rank < len(columns):
+        raise BatchError(f"rank {rank}: there are {len(columns)} columns, for ranks from 0 on")
 
 
 def _from_fields(source: Mapping[str, Any] | object) -> Batch:

@@ -8,9 +8,8 @@ from planner.documents.deployment import Deployment
 from planner.documents.digest import plan_digest
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.errors import PlanError
-from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode, PerformanceMode, Runner
+from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode, Runner
 from planner.rules.attention import Attention, attention_of
-from planner.rules.breakable import breakable_reason
 from planner.rules.drafts import draft_families
 from planner.rules.encoder import encoder_families
 from planner.rules.entries import MAX_ENTRIES, EntryRequest, family_entries, too_many_graphs
@@ -28,7 +27,7 @@ from planner.rules.mode import (
 )
 from planner.rules.rounding import expanded_compile_sizes, refuse_padded_compile_sizes, rounded_to_query_len
 from planner.rules.settings import Settings, settle
-from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, platform_ceiling
+from planner.rules.sizes import CaptureSizes, capture_sizes, size_request
 from planner.verify import verify
 
 ATTENTION_OPERATIONS = 17
@@ -81,7 +80,7 @@ def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
         optimization_level=settings.optimization_level,
         enforce_eager=bool(deployment.model.enforce_eager),
         torch_compile_disabled=bool(deployment.engine.flag("TORCH_COMPILE_DISABLE")),
-        breakable_because=breakable_reason(deployment, target),
+        breakable_because=settings.breakable_because,
         v1_schedule=settings.runner is Runner.V1 and settings.follows_schedule,
         pooling=deployment.scheduler.runner_type == "pooling" or bool(target and target.is_pooling),
         encoder_decoder=bool(target and target.is_encoder_decoder),
@@ -91,17 +90,13 @@ def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
 def _sizes(deployment: Deployment, settings: Settings, state: ModeState) -> CaptureSizes:
     if not state.cudagraph_mode:
         return CaptureSizes((), 0, ())
-    compilation = deployment.compilation
     return capture_sizes(
-        SizeRequest(
+        size_request(
+            deployment,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             query_len=settings.query_len,
             tiers=settings.tiers,
-            ceiling=platform_ceiling(settings.device.compute_capability),
-            interactivity=settings.performance_mode is PerformanceMode.INTERACTIVITY,
-            asked_sizes=compilation.cudagraph_capture_sizes,
-            asked_max=compilation.max_cudagraph_capture_size,
         )
     )
 
@@ -118,7 +113,7 @@ def _after_sizes(
     if state.compile_mode is CompilationMode.STOCK_TORCH_COMPILE and settings.runner is Runner.V2:
         because = "the v2 runner records no graphs of a model compiled as STOCK_TORCH_COMPILE"
         state = state.lowered(CUDAGraphMode.NONE, "stock-torch-compile", because)
-    adaptive = bool(deployment.speculative and deployment.speculative.enable_adaptive_verification)
+    adaptive = deployment.verifies_adaptively
     if adaptive:
         _refuse_adaptive_verification(deployment, settings, attention)
     across_ranks = settings.data_parallel_size > 1
@@ -194,7 +189,6 @@ def _sizes_of_runner(
 def _target(
     deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
 ) -> Family:
-    adaptive = bool(deployment.speculative and deployment.speculative.enable_adaptive_verification)
     _refuse_missing_state_blocks(deployment, settings, state)
     is_v1 = settings.runner is Runner.V1
     query_lens = (settings.query_len,) if is_v1 else settings.query_lens
@@ -205,7 +199,7 @@ def _target(
         decode_query_len=settings.query_len,
         query_lens=query_lens,
         lora_cases=settings.lora_cases,
-        varlen_decode=adaptive,
+        varlen_decode=deployment.verifies_adaptively,
         microbatching=settings.microbatching,
     )
     entries = v1_family_entries(request) if is_v1 else family_entries(request)

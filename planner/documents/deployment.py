@@ -228,6 +228,11 @@ class Deployment:
     device: DeviceSection = field(factory=DeviceSection)
     capture: CaptureSection = field(factory=CaptureSection)
 
+    @property
+    def verifies_adaptively(self) -> bool:
+        """Whether drafts are verified in numbers that differ by request."""
+        return self.speculative is not None and bool(self.speculative.enable_adaptive_verification)
+
     def ignored_paths(self) -> Iterator[str]:
         """Dotted paths of settings that vLLM knows and planning does not use."""
         for name in ("parallel", "scheduler", "speculative", "lora", "compilation"):

@@ -19,6 +19,7 @@ from planner.rules.settings import Settings
 
 if TYPE_CHECKING:
     from planner.backends.groups import BackendGroup
+    from planner.models.facts import ModelFacts
 
 ASSUMED_CAPABILITY = (9, 0)
 MAX_KV_GROUPS = 256
@@ -56,7 +57,7 @@ def attention_of(deployment: Deployment, settings: Settings) -> Attention:
     if model.attention_support is not None:
         found = Attention(support=model.attention_support)
     elif settings.target is not None and not model.attention_backends:
-        found = _selected(deployment, settings)
+        found = _selected(deployment, settings, settings.target)
     elif names:
         found = _named(deployment, settings, names)
     else:
@@ -94,30 +95,28 @@ def _with_draft_as_written(deployment: Deployment, settings: Settings, found: At
     return evolve(found, draft_support=support, groups=(*others, written), draft_groups=(written,))
 
 
-def _selected(deployment: Deployment, settings: Settings) -> Attention:
+def _selected(deployment: Deployment, settings: Settings, target: ModelFacts) -> Attention:
     """The engine's own selection for the model."""
     from planner.backends.request import backend_request
     from planner.backends.selection import select_backends
 
-    assert settings.target is not None  # noqa: S101  (the caller's condition, for the type checker)
-    capability = settings.device.compute_capability
+    capability, assumed = _capability(settings)
     selection = select_backends(
         backend_request(
             deployment,
-            target=settings.target,
+            target=target,
             draft=settings.draft,
-            compute_capability=capability or ASSUMED_CAPABILITY,
+            compute_capability=capability,
             runner=settings.runner,
         )
     )
-
     return Attention(
         support=AttentionSupport.ALWAYS,
         draft_support=selection.draft_support or AttentionSupport.ALWAYS,
         varlen_max_query_len=selection.varlen_max_query_len,
         groups=_as_groups(selection.groups),
         draft_groups=_as_groups(selection.draft_groups),
-        findings=(*_assumptions(selection.assumptions), *(() if capability else (_ASSUMED_DEVICE,))),
+        findings=(*_assumptions(selection.assumptions), *assumed),
     )
 
 
@@ -155,17 +154,21 @@ def _support_of(deployment: Deployment, settings: Settings, name: str, field: st
     from planner.backends.named import support_of_backend_name
     from planner.backends.request import deployment_environment
 
-    capability = settings.device.compute_capability
-    environment = deployment_environment(
-        deployment, compute_capability=capability or ASSUMED_CAPABILITY, runner=settings.runner
-    )
+    capability, assumed = _capability(settings)
+    environment = deployment_environment(deployment, compute_capability=capability, runner=settings.runner)
     named = support_of_backend_name(name, environment, field=field)
     return Attention(
         support=named.support,
         varlen_max_query_len=named.varlen_max_query_len,
         groups=(AttentionGroup(kind="named", backend=name.upper(), support=named.support),),
-        findings=(*_assumptions(named.assumptions), *(() if capability else (_ASSUMED_DEVICE,))),
+        findings=(*_assumptions(named.assumptions), *assumed),
     )
+
+
+def _capability(settings: Settings) -> tuple[tuple[int, int], tuple[Finding, ...]]:
+    """The device's compute capability; one that is not known is assumed, and that is a finding."""
+    capability = settings.device.compute_capability
+    return (ASSUMED_CAPABILITY, (_ASSUMED_DEVICE,)) if capability is None else (capability, ())
 
 
 def _assumptions(assumptions: Iterable[str]) -> tuple[Finding, ...]:

@@ -31,26 +31,31 @@ def autoregressive_families(settings: Settings, target: ResolvedFamily) -> tuple
         query_len=settings.query_len,
         because="the first draft pass runs on the target's batch, in the target's mode",
     )
-    decode_full = target.cudagraph_mode.decode_mode() is CUDAGraphMode.FULL
-    mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
+    mode = _decode_only(target.cudagraph_mode)
     because = "later draft passes have one token a request and are never recorded in pieces"
     names = _decode_names(settings)
     decodes = _families(names, settings, target, mode=mode, query_len=1, because=because)
     return (*prefill, *decodes)
 
 
-def multi_module_family(settings: Settings, target: ResolvedFamily, *, breakable: bool) -> Family:
+def multi_module_family(settings: Settings, target: ResolvedFamily) -> Family:
     """The one family of a draft with several MTP modules; pieces do not tell the modules apart."""
     mode = target.cudagraph_mode
     because = "the modules run on the target's batch, in the target's mode"
-    if not breakable and mode is not CUDAGraphMode.NONE:
-        decode_full = mode.decode_mode() is CUDAGraphMode.FULL
-        mode = CUDAGraphMode.FULL_DECODE_ONLY if decode_full else CUDAGraphMode.NONE
+    if settings.breakable_because is None and mode is not CUDAGraphMode.NONE:
+        mode = _decode_only(mode)
         because = "compiled pieces are not told apart by MTP module, so only decode is recorded"
     (family,) = _families(
         (DRAFT,), settings, target, mode=mode, query_len=settings.query_len, because=because
     )
     return family
+
+
+def _decode_only(mode: CUDAGraphMode) -> CUDAGraphMode:
+    """What is left of ``mode`` where only uniform decode is recorded, and that as a whole."""
+    if mode.decode_mode() is CUDAGraphMode.FULL:
+        return CUDAGraphMode.FULL_DECODE_ONLY
+    return CUDAGraphMode.NONE
 
 
 def _decode_names(settings: Settings) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from planner.documents.plan import DRAFT, Finding, ResolvedFamily, Severity
 from planner.methods import DFLASH, DSPARK, V1_DRAFT_METHODS, method_kind
 from planner.modes import Runner
 from planner.rules.attention import Attention
-from planner.rules.breakable import breakable_reason
 from planner.rules.draft import block_draft_family
 from planner.rules.draft_autoregressive import autoregressive_families, multi_module_family
 from planner.rules.draft_v1 import v1_draft_family
@@ -41,8 +40,7 @@ def draft_families(
         family = block_draft_family(settings, target, attention, from_anchor=True)
         return OtherFamilies(families=(family,), findings=(ANCHOR_ASSUMED,))
     if method == "mtp" and settings.target is not None and settings.target.num_mtp_layers > 1:
-        breakable = breakable_reason(deployment, settings.target) is not None
-        return OtherFamilies(families=(multi_module_family(settings, target, breakable=breakable),))
+        return OtherFamilies(families=(multi_module_family(settings, target),))
     if method in ("eagle", "eagle3", "mtp"):
         return OtherFamilies(families=autoregressive_families(settings, target))
     if method in WITHOUT_GRAPHS:

@@ -15,6 +15,7 @@ from planner.documents.plan import Decision, Microbatching
 from planner.errors import PlanError
 from planner.methods import DFLASH_METHODS, DSPARK, V1_SCHEDULED_METHODS, method_kind
 from planner.modes import PerformanceMode, Runner, Usage
+from planner.rules.breakable import breakable_reason
 from planner.rules.devices import Device, batch_defaults, device_of
 from planner.rules.lora import lora_cases
 from planner.rules.runner import choose_runner
@@ -41,12 +42,11 @@ class Settings:
     that uniform decode batches may have, ``tiers`` the same with the widest batch of each.
     ``microbatching`` is ``None`` where no step is cut, ``target`` and ``draft`` where the model's
     config is not known, ``max_num_active_seqs`` where ``max_num_seqs`` alone limits a step.
-    ``follows_schedule`` says that the number of draft tokens depends on the batch size.
+    ``follows_schedule`` says that the number of draft tokens depends on the batch size,
+    ``breakable_because`` why graphs are breakable, ``None`` where they are not.
     """
 
     runner: Runner
-    usage: Usage
-    performance_mode: PerformanceMode
     optimization_level: int
     device: Device
     target: ModelFacts | None
@@ -60,6 +60,7 @@ class Settings:
     lora_cases: tuple[int, ...]
     microbatching: Microbatching | None
     follows_schedule: bool
+    breakable_because: str | None
     decisions: tuple[Decision, ...]
 
     @property
@@ -96,8 +97,6 @@ def settle(deployment: Deployment) -> Settings:
     dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks, runner)
     return Settings(
         runner=runner,
-        usage=usage,
-        performance_mode=performance_mode,
         optimization_level=2 if engine.optimization_level is None else engine.optimization_level,
         device=device,
         target=target,
@@ -111,6 +110,7 @@ def settle(deployment: Deployment) -> Settings:
         lora_cases=_lora_cases(deployment, runner),
         microbatching=_microbatching(deployment, ranks),
         follows_schedule=bool(dense),
+        breakable_because=breakable_reason(deployment, target),
         decisions=(
             *_engine_defaults(deployment, runner, runner_because),
             *rank_decisions,

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from attrs import frozen
 
+from planner.documents.deployment import Deployment
 from planner.documents.plan import Decision
 from planner.errors import PlanError
+from planner.modes import PerformanceMode
+from planner.rules.devices import device_of
 from planner.rules.schedule import Tier
 
 SIZES_FIELD = "compilation.cudagraph_capture_sizes"
@@ -35,6 +38,28 @@ class SizeRequest:
     interactivity: bool = False
     asked_sizes: tuple[int, ...] | None = None
     asked_max: int | None = None
+
+
+def size_request(
+    deployment: Deployment,
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    query_len: int,
+    tiers: tuple[Tier, ...],
+) -> SizeRequest:
+    """What the sizes of ``deployment`` follow from, under limits that are already settled."""
+    compilation = deployment.compilation
+    return SizeRequest(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        query_len=query_len,
+        tiers=tiers,
+        ceiling=platform_ceiling(device_of(deployment.device).compute_capability),
+        interactivity=deployment.engine.performance_mode is PerformanceMode.INTERACTIVITY,
+        asked_sizes=compilation.cudagraph_capture_sizes,
+        asked_max=compilation.max_cudagraph_capture_size,
+    )
 
 
 @frozen

@@ -19,7 +19,7 @@ from planner.verify.checks import (
 )
 from planner.verify.counts import graph_count_found
 from planner.verify.coverage import TooManyRangesError
-from planner.verify.fixes import size_request
+from planner.verify.fixes import request_behind
 from planner.verify.hole_findings import decode_holes_found, mixed_holes_found
 from planner.verify.ranks import disagreements_found
 from planner.verify.reachability import unreached_found
@@ -29,7 +29,7 @@ from planner.verify.survey import Survey, survey_of
 
 def verify(plan: Plan) -> tuple[Finding, ...]:
     """Findings about the document, then family by family."""
-    request = size_request(plan)
+    request = request_behind(plan)
     findings = list(ignored_settings(plan))
     for family in plan.graphs:
         try:

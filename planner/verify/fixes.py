@@ -13,12 +13,11 @@ from planner.describe import label
 from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.errors import PlanError
-from planner.modes import CUDAGraphMode, PerformanceMode, Runner
-from planner.rules.devices import device_of
+from planner.modes import CUDAGraphMode, Runner
 from planner.rules.entries import EntryRequest, family_entries
 from planner.rules.entries_v1 import v1_family_entries
 from planner.rules.rounding import rounded_to_query_len
-from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, platform_ceiling
+from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, size_request
 from planner.verify.coverage import cover
 from planner.verify.domain import domain_of
 from planner.verify.holes import HoleGroup
@@ -59,28 +58,24 @@ def closing_setting(survey: Survey, group: HoleGroup, request: SizeRequest | Non
     return _multiples(resolved, group, request.asked_max)
 
 
-def size_request(plan: Plan) -> SizeRequest | None:
+def request_behind(plan: Plan) -> SizeRequest | None:
     """What the capture sizes of ``plan`` followed from, ``None`` where the plan does not say."""
-    resolved, compilation = plan.resolved.get(TARGET), plan.deployment.compilation
+    resolved = plan.resolved.get(TARGET)
     if resolved is None or not resolved.max_num_seqs or not resolved.max_num_batched_tokens:
         return None
     if TARGET not in plan.graphs:
         return None
+    tiers = domain_of(plan, TARGET).tiers
     try:
-        device = device_of(plan.deployment.device)
+        return size_request(
+            plan.deployment,
+            max_num_seqs=resolved.max_num_seqs,
+            max_num_batched_tokens=resolved.max_num_batched_tokens,
+            query_len=resolved.decode_query_len or 1,
+            tiers=tiers,
+        )
     except PlanError:  # Nothing compiles the deployment of a plan that was written by hand.
         return None
-    engine = plan.deployment.engine
-    return SizeRequest(
-        max_num_seqs=resolved.max_num_seqs,
-        max_num_batched_tokens=resolved.max_num_batched_tokens,
-        query_len=resolved.decode_query_len or 1,
-        tiers=domain_of(plan, TARGET).tiers,
-        ceiling=platform_ceiling(device.compute_capability),
-        interactivity=engine.performance_mode is PerformanceMode.INTERACTIVITY,
-        asked_sizes=compilation.cudagraph_capture_sizes,
-        asked_max=compilation.max_cudagraph_capture_size,
-    )
 
 
 def planned_sizes(request: SizeRequest, resolved: ResolvedFamily) -> CaptureSizes | None:
@@ -146,14 +141,13 @@ def _closes(survey: Survey, group: HoleGroup, request: SizeRequest) -> bool:
         return False
     if sizes.maximum > MAX_GRAPH_TOKENS:
         return False
-    speculative = plan.deployment.speculative
     wanted = EntryRequest(
         mode=resolved.cudagraph_mode,
         sizes=sizes.sizes,
         max_num_seqs=request.max_num_seqs,
         decode_query_len=resolved.decode_query_len or 1,
         query_lens=resolved.uniform_query_lens,
-        varlen_decode=bool(family == TARGET and speculative and speculative.enable_adaptive_verification),
+        varlen_decode=family == TARGET and plan.deployment.verifies_adaptively,
     )
     if len(wanted.sizes) * max(len(wanted.query_lens), 1) > TRIED_SHAPES:
         return False

@@ -14,15 +14,28 @@ from planner import Deployment, PlanEntry, load_deployment
 from planner.descriptors import BatchExecutionDescriptor
 
 PROJECT = Path(__file__).resolve().parents[2]
-WHOLE = PROJECT.parent / "shared" / "golden" / "vllm-0.33.jsonl.gz"
-SAMPLE = PROJECT / "tests" / "data" / "vllm-0.33-sample.jsonl.gz"
 
 
 def golden_lines(runner: str) -> list[dict[str, Any]]:
     """The lines that the model runner ``runner`` (``v1`` or ``v2``) answered."""
-    with gzip.open(WHOLE if WHOLE.is_file() else SAMPLE, "rt", encoding="utf-8") as file:
-        lines = [json.loads(line) for line in file]
-    return [line for line in lines if line["deployment"]["engine"]["runner"] == runner]
+    return [line for line in _lines("vllm-0.33") if line["deployment"]["engine"]["runner"] == runner]
+
+
+def backend_lines() -> list[dict[str, Any]]:
+    """The lines about attention backends."""
+    return _lines("vllm-0.33-backends")
+
+
+def _lines(stem: str) -> list[dict[str, Any]]:
+    whole = PROJECT.parent / "shared" / "golden" / f"{stem}.jsonl.gz"
+    sample = PROJECT / "tests" / "data" / f"{stem}-sample.jsonl.gz"
+    with gzip.open(whole if whole.is_file() else sample, "rt", encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def name(line: dict[str, Any]) -> str:
+    """The name of a line, as the name of its test."""
+    return str(line["name"])
 
 
 def load(line: dict[str, Any]) -> Deployment:

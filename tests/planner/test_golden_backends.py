@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from planner import PlanError, compile_plan, load_deployment
-from tests.planner.golden_lines import PROJECT
+from tests.planner.golden_lines import backend_lines, name
 
-WHOLE = PROJECT.parent / "shared" / "golden" / "vllm-0.33-backends.jsonl.gz"
-SAMPLE = PROJECT / "tests" / "data" / "vllm-0.33-backends-sample.jsonl.gz"
-
-with gzip.open(WHOLE if WHOLE.is_file() else SAMPLE, "rt", encoding="utf-8") as file:
-    LINES = [json.loads(line) for line in file]
+LINES = backend_lines()
+ANSWERED = [line for line in LINES if "error" not in line["answer"]]
+REFUSED = [line for line in LINES if "error" in line["answer"]]
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in LINES if "error" not in line["answer"]], ids=lambda line: line["name"]
-)
+@pytest.mark.parametrize("line", ANSWERED, ids=name)
 def test_runner_groups_support_and_mode_are_the_engines(line: dict[str, Any]) -> None:
     target = compile_plan(load_deployment(line["deployment"])).resolved["target"]
     answer = line["answer"]
@@ -37,9 +31,7 @@ def test_runner_groups_support_and_mode_are_the_engines(line: dict[str, Any]) ->
     assert str(target.cudagraph_mode) == answer["cudagraph_mode"]
 
 
-@pytest.mark.parametrize(
-    "line", [line for line in LINES if "error" in line["answer"]], ids=lambda line: line["name"]
-)
+@pytest.mark.parametrize("line", REFUSED, ids=name)
 def test_what_the_engine_refuses_is_refused(line: dict[str, Any]) -> None:
     with pytest.raises(PlanError) as refusal:
         compile_plan(load_deployment(line["deployment"]))

@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 
 from planner import BatchDescriptor, CUDAGraphMode, PlanError, compile_plan, dump_plan, load_plan
-from tests.planner.golden_lines import golden_lines, load
+from tests.planner.golden_lines import golden_lines, load, name
 
 LINES = golden_lines("v1")
 ANSWERED = [line for line in LINES if "error" not in line["expect"]]
 REFUSED = [line for line in LINES if "error" in line["expect"]]
-
-
-def name(line: dict[str, Any]) -> str:
-    return str(line["name"])
 
 
 def as_answer(mode: CUDAGraphMode, key: BatchDescriptor) -> dict[str, Any]:

@@ -7,17 +7,13 @@ from typing import Any
 import pytest
 
 from planner import Agreement, PlanError, agree, compile_plan
-from tests.planner.golden_lines import as_answer, golden_lines, load
+from tests.planner.golden_lines import as_answer, golden_lines, load, name
 
 LINES = golden_lines("v2")
 ANSWERED = [line for line in LINES if "error" not in line["expect"]]
 REFUSED = [line for line in LINES if "error" in line["expect"]]
 DRAFTED = [line for line in ANSWERED if "draft_mode" in line["expect"]]
 STEPPED = [line for line in ANSWERED if "dp_steps" in line["expect"]]
-
-
-def name(line: dict[str, Any]) -> str:
-    return str(line["name"])
 
 
 def test_the_golden_file_has_lines_of_every_kind() -> None:

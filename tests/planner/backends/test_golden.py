@@ -1,27 +1,16 @@
 """Every deployment of the engine's own answers: its backends, their supports and the mode."""
 
-import gzip
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from planner.documents.load import load_deployment
 from planner.errors import PlanError
 from planner.modes import CompilationMode, CUDAGraphMode
+from tests.planner.golden_lines import backend_lines
 
-REPOSITORY = Path(__file__).parents[3]
-ALL = REPOSITORY.parent / "shared" / "golden" / "vllm-0.33-backends.jsonl.gz"
-SAMPLE = REPOSITORY / "tests" / "data" / "vllm-0.33-backends-sample.jsonl.gz"
-
-
-def golden_lines():
-    with gzip.open(ALL if ALL.exists() else SAMPLE, "rt") as lines:
-        return [json.loads(line) for line in lines]
-
-
-LINES = golden_lines()
+LINES = backend_lines()
 ANSWERED = [line for line in LINES if "error" not in line["answer"]]
 REFUSED = [line for line in LINES if "error" in line["answer"]]
 

@@ -10,7 +10,7 @@ from planner import Deployment, Plan, PlanEntry, PlanError, compile_plan, load_p
 from planner.documents.plan import TARGET
 from planner.modes import CUDAGraphMode, Runner
 from planner.verify import verify
-from planner.verify.fixes import closing_setting, size_request
+from planner.verify.fixes import closing_setting, request_behind
 from planner.verify.holes import HoleGroup, grouped_decode_holes
 from planner.verify.survey import survey_of
 from tests.planner.verify.deployments import deployment, fixed, the
@@ -63,7 +63,7 @@ def test_every_hole_of_a_compiled_plan_has_a_fix_that_closes_it() -> None:
             continue
         survey = survey_of(plan, TARGET)
         for group in grouped_decode_holes(survey):
-            fix = closing_setting(survey, group, size_request(plan))
+            fix = closing_setting(survey, group, request_behind(plan))
             assert fix is not None
             assert not batches_of(group) & batches_without_full(fixed(asked, fix)), (seed, fix)
             kinds.add((group.shadowed, fix.partition(":")[0]))
