@@ -36,7 +36,10 @@ def test_every_command_prints_what_the_readme_shows(tmp_path: Path, monkeypatch:
         if program == "sed":
             _delete_line(arguments)
             continue
-        assert program == "planner", command
+        if command == "tools/run":
+            # It sets up and compiles; a test of its own cannot be run from inside the suite.
+            continue
+        assert program in ("planner", ".venv/bin/planner"), command
         result = CliRunner().invoke(main, arguments)
         assert result.output == output, command
 

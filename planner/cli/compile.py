@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
 from planner.cli.blocks import Block, Row, attention_text, decision_blocks, finding_rows, heading
-from planner.cli.files import is_same_file, read_document, shown_name, write_output
+from planner.cli.commands import Completing, EngineCommand, EngineSource, open_source
+from planner.cli.files import is_same_file, shown_name, write_output
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
 from planner.compile import compile_plan
@@ -18,6 +20,9 @@ from planner.documents.writer import dump_plan, plan_to_json
 from planner.errors import DocumentError
 from planner.modes import CUDAGraphMode
 
+if TYPE_CHECKING:
+    from planner.importers.vllm import Imported
+
 MODE_PATH = "compilation.cudagraph_mode"
 
 ENGINE_DEFAULT = "engine-default"
@@ -26,36 +31,55 @@ ENGINE_DEFAULT = "engine-default"
 
 @click.command(
     "compile",
+    cls=EngineCommand,
     epilog=examples(
-        "planner compile deployment.yaml",
         "planner compile deployment.yaml -o plan.yaml",
         "planner compile plan.yaml -o plan.yaml     # anew, from the deployment inside",
+        "planner compile -o plan.yaml --device H200 vllm serve Qwen/Qwen3-8B --max-num-seqs 64",
+        "planner compile --device H100 start-server.sh     # a file with such a command",
         "cat deployment.yaml | planner compile - --format json --quiet | jq .graphs",
     ),
 )
-@click.argument("source", metavar="DEPLOYMENT")
+@click.argument("source", metavar="DEPLOYMENT|COMMAND", nargs=-1, required=True)
 @click.option(
     "-o", "--output", metavar="PLAN", help="Write the plan to this file instead of standard output."
 )
+@click.option("--device", metavar="NAME", help="The accelerator that COMMAND will run on, such as H200.")
+@click.option("--model-config", metavar="FILE", help="The config.json of COMMAND's model.")
+@click.option("--draft-config", metavar="FILE", help="The config.json of COMMAND's draft model.")
 @output_format("yaml", "json")
 @click.option("-q", "--quiet", is_flag=True, help="No summary on standard error, only errors.")
 @click.pass_context
-def command(ctx: click.Context, source: str, output: str | None, form: str, quiet: bool) -> None:
-    """Compile DEPLOYMENT into the plan of its server's CUDA graphs.
+def command(
+    ctx: click.Context,
+    source: tuple[str, ...],
+    output: str | None,
+    device: str | None,
+    model_config: str | None,
+    draft_config: str | None,
+    form: str,
+    quiet: bool,
+) -> None:
+    """Compile a deployment into the plan of its server's CUDA graphs.
 
-    The plan goes to standard output or to a file, a summary to standard error. DEPLOYMENT may also
-    be a plan, whose own deployment is then compiled anew; - reads standard input.
+    DEPLOYMENT is a file, or - for standard input; it may also be a plan, whose own deployment is then
+    compiled anew. COMMAND is a vllm serve command line as it is pasted: in one argument, in several
+    behind the options, or in a file. The plan goes to standard output or to a file, a summary to
+    standard error.
 
     Exits with 1 if the plan has findings that are errors; it is written all the same.
     """
-    document = read_document(source)
-    if output is not None and isinstance(document, Deployment) and is_same_file(source, output):
-        raise click.UsageError(f"-o {shown_name(output)} would overwrite the deployment; give another file")
-    plan = compile_plan(_deployment_of(document, source))
+    completing = Completing(device=device, model_config=model_config, draft_config=draft_config)
+    found = open_source(source, completing)
+    if isinstance(found, EngineSource):
+        name, deployment, notes = found.name, found.imported.deployment, tuple(command_notes(found.imported))
+    else:
+        name, deployment, notes = shown_name(source[0]), _deployment_of(found, source[0], output), ()
+    plan = compile_plan(deployment)
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
     write_output(output, text, replaces=rb'\bkind"?: *"?Plan\b')
     if not quiet:
-        show(tuple(summary(plan, shown_name(source))), err=True)
+        show((*summary(plan, name), *notes), err=True)
     errors = [finding for finding in plan.findings if finding.severity == Severity.ERROR]
     for finding in errors if quiet else ():
         click.echo(f"planner: {finding.code}: {finding.message}", err=True)
@@ -63,8 +87,11 @@ def command(ctx: click.Context, source: str, output: str | None, form: str, quie
         ctx.exit(1)
 
 
-def _deployment_of(document: Deployment | Plan, source: str) -> Deployment:
+def _deployment_of(document: Deployment | Plan, source: str, output: str | None) -> Deployment:
     if isinstance(document, Deployment):
+        if output is not None and is_same_file(source, output):
+            name = shown_name(output)
+            raise click.UsageError(f"-o {name} would overwrite the deployment; give another file")
         return document
     if document.deployment == Deployment():
         raise DocumentError(
@@ -73,6 +100,15 @@ def _deployment_of(document: Deployment | Plan, source: str) -> Deployment:
             key="deployment",
         )
     return document.deployment
+
+
+def command_notes(imported: Imported) -> Iterator[Block]:
+    """What a reader of the plan should know of the command line that it comes from."""
+    rows = [Row((note,)) for note in imported.notes]
+    if imported.unused:
+        rows.append(Row((f"without effect on planning: {', '.join(imported.unused)}",)))
+    if rows:
+        yield Block(tuple(rows), title="command line")
 
 
 def summary(plan: Plan, source: str) -> Iterator[Block]:

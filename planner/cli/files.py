@@ -6,30 +6,39 @@ import os
 import re
 import stat
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import click
 
+from planner.cli.streams import OutputError, write_stdout
 from planner.documents.deployment import Deployment
 from planner.documents.load import load_document, load_plan
 from planner.documents.plan import Plan
 from planner.documents.reader import MAX_BYTES
+from planner.documents.sources import read_file
 from planner.documents.tree import printable
-from planner.errors import DocumentError, GraphplanError
+from planner.errors import DocumentError, FamilyError, PlanError
 
 STDIO = "-"
 STDIN_NAME = "standard input"
 
 
-class OutputError(GraphplanError):
-    """A place that cannot be written to."""
-
-
 def shown_name(name: str) -> str:
     """How messages call the source ``name``."""
-    return STDIN_NAME if name == STDIO else printable(name)
+    return STDIN_NAME if name == STDIO else printable(name) or "''"
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Has errors about what a document says begin with the name of its file, as those of reading it do."""
+    try:
+        yield
+    except (PlanError, FamilyError) as error:
+        error.path = shown_name(name)
+        raise
 
 
 def refuse_two_stdins(*names: str) -> None:
@@ -50,7 +59,7 @@ def read_document(name: str) -> Deployment | Plan:
     """
     if name == STDIO:
         return load_document(_stdin_bytes(), path=STDIN_NAME)
-    return load_document(Path(name), path=name)
+    return load_document(_file(name), path=name)
 
 
 def read_plan(name: str) -> Plan:
@@ -61,7 +70,13 @@ def read_plan(name: str) -> Plan:
     """
     if name == STDIO:
         return load_plan(_stdin_bytes(), path=STDIN_NAME)
-    return load_plan(Path(name), path=name)
+    return load_plan(_file(name), path=name)
+
+
+def _file(name: str) -> Path:
+    if not name:
+        raise DocumentError("the name of the file is empty; give a file, or - for standard input")
+    return Path(name)
 
 
 def stdin() -> BinaryIO:
@@ -75,29 +90,20 @@ def stdin() -> BinaryIO:
     return sys.stdin.buffer
 
 
+def read_bytes(name: str) -> bytes:
+    """The bytes of the file ``name``, or of standard input; one more than a document may have, at most.
+
+    Raises:
+        DocumentError: it cannot be read.
+    """
+    return _stdin_bytes() if name == STDIO else read_file(Path(name))
+
+
 def _stdin_bytes() -> bytes:
     try:
         return stdin().read(MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError(f"cannot be read: {error.strerror}", path=STDIN_NAME) from None
-
-
-def write_stdout(text: str) -> None:
-    """Writes text to standard output, in the same bytes on every machine.
-
-    Raises:
-        OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
-    """
-    if sys.stdout is None:
-        raise OutputError("standard output is closed; write to a file")
-    stream = sys.stdout.buffer
-    try:
-        stream.write(text.encode())
-        stream.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"standard output: cannot be written: {error.strerror}") from None
 
 
 def write_output(name: str | None, text: str, *, replaces: bytes) -> None:
@@ -121,8 +127,10 @@ def write_file(name: str, text: str, *, replaces: bytes) -> None:
         OutputError: ``name`` is a folder or a file of another kind, or its folder does not exist or
             cannot be written.
     """
-    target = Path(os.path.realpath(name))
+    if not name:
+        raise OutputError("the name of the output is empty; give the name of a file, or - for standard output")
     try:
+        target = Path(os.path.realpath(name))
         mode = _mode_of(target)
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"{printable(name)}: is a folder; give the name of a file")
@@ -134,8 +142,10 @@ def write_file(name: str, text: str, *, replaces: bytes) -> None:
                 _keep_foreign(target, name, replaces)
             _replace(target, text.encode(), mode)
     except FileNotFoundError:
-        folder = printable(str(Path(name).parent))
-        raise OutputError(f"{printable(name)}: cannot be written: there is no folder {folder}") from None
+        folder = Path(name).parent
+        because = "no file can be made in" if folder.is_dir() else "there is no folder"
+        reason = f"{because} {printable(str(folder))}"
+        raise OutputError(f"{printable(name)}: cannot be written: {reason}") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise OutputError(f"{printable(name)}: cannot be written: {printable(reason)}") from None

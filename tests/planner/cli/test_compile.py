@@ -12,6 +12,7 @@ from attrs import evolve
 
 from planner import Finding, compile_plan, dump_plan, load_deployment, load_plan
 from planner.documents.writer import plan_to_json
+from planner.modes import Runner
 from tests.planner.cli.conftest import DEPLOYMENT, PLAN_BY_HAND, Run, one_line
 
 
@@ -228,3 +229,50 @@ def test_quiet_still_tells_errors(run: Run, tmp_path: Path) -> None:
     result = run("compile", "-q", source)
     assert result.exit_code == 1
     assert result.stderr.startswith("planner: unplanned-family: ")
+
+
+SERVE = "vllm serve Qwen/Qwen3-8B --max-num-seqs 6 --port 8000"
+
+
+def test_a_pasted_command_line_is_compiled(run: Run) -> None:
+    result = run("compile", "--device", "H200", SERVE)
+    assert result.exit_code == 0
+    plan = load_plan(result.stdout)
+    assert plan.deployment.scheduler.max_num_seqs == 6
+    assert plan.resolved["target"].max_cudagraph_capture_size == 8
+    assert "facts shipped for Qwen/Qwen3-8B" in result.stderr
+    assert "without effect on planning: --port" in result.stderr
+
+
+def test_a_command_may_follow_unquoted_with_flags_of_its_own(run: Run, tmp_path: Path) -> None:
+    output = tmp_path / "plan.yaml"
+    words = ("VLLM_USE_V2_MODEL_RUNNER=0", *SERVE.split(), "-q", "fp8")
+    result = run("compile", "-o", output, "--device", "H200", *words)
+    assert result.exit_code == 0
+    assert load_plan(output).resolved["target"].runner is Runner.V1
+    assert run("compile", "--device", "H200", "--", *words).stdout == output.read_text()
+
+
+def test_a_command_in_a_file_or_on_standard_input_gives_the_same_plan(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "serve.sh"
+    script.write_text(f"#!/bin/sh\n{SERVE} \\\n  --device-ids 0\n")
+    plans = {run("compile", "-q", source, input=script.read_bytes()).stdout for source in (script, "-")}
+    assert plans == {run("compile", "-q", SERVE).stdout}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a.yaml", "b.yaml"], "one deployment at a time; b.yaml is a second"),
+        (["--device", "H200", "FILE"], "--device completes a command line; a document says it itself"),
+        (["--model-config", "x", "FILE"], "--model-config completes a command line"),
+        (["vllm serve m --max-num-sqs 1"], "vllm serve:1:14: --max-num-sqs: is no flag of vllm serve 0.33"),
+        (["--model-config", "nowhere.json", "vllm serve m"], "nowhere.json"),
+        (["vllm serve m --max-num-seqs 0"], "vllm serve:1:14: --max-num-seqs: 0 is too small"),
+        (["vllm", "serve", "a", "b"], "vllm serve: b stands where only one model may be named"),
+    ],
+)
+def test_a_wrong_source_is_one_line(run: Run, deployment: Path, arguments: list[str], message: str) -> None:
+    result = run("compile", *[str(deployment) if each == "FILE" else each for each in arguments])
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import shlex
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from planner.errors import DocumentError
+from planner.importers.shell import MAX_TEXT, commands_of
+
+
+def texts(text: str) -> list[list[str]]:
+    return [[word.text for word in command] for command in commands_of(text, "line")]
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("vllm serve m --a 1", [["vllm", "serve", "m", "--a", "1"]]),
+        ("vllm serve m \\\n  --a 1", [["vllm", "serve", "m", "--a", "1"]]),
+        ("vllm serve m \\\r\n  --a 1\r\n", [["vllm", "serve", "m", "--a", "1"]]),
+        ("a 'b c' d", [["a", "b c", "d"]]),
+        ("""a '{"k": 1}' "x \\"y\\"" """, [["a", '{"k": 1}', 'x "y"']]),
+        ("a b\\ c", [["a", "b c"]]),
+        ("a '' b", [["a", "", "b"]]),
+        ("# all of it\na # rest\nb#c", [["a"], ["b#c"]]),
+        ("a && b; c | d & e", [["a"], ["b"], ["c"], ["d"], ["e"]]),
+        ("a > log 2>&1 b", [["a", "b"]]),
+        ("a &> log", [["a"]]),
+        ("a < in >> 'out file' c", [["a", "c"]]),
+        ("a --n 8000", [["a", "--n", "8000"]]),
+        ("a '\n' b", [["a", "\n", "b"]]),
+        ("", []),
+        (" \n\n ;; ", []),
+    ],
+)
+def test_words_are_those_that_a_shell_would_pass(text: str, commands: list[list[str]]) -> None:
+    assert texts(text) == commands
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("$MODEL", "$MODEL"),
+        ("a${PORT:-8000}b", "$PORT"),
+        ('"x $(nproc) y"', "$(nproc)"),
+        ("`date`", "`date`"),
+        ("$1", "$1"),
+    ],
+)
+def test_what_a_shell_would_look_up_is_named(text: str, unknown: str) -> None:
+    ((word,),) = commands_of(text, None)
+    assert word.unknown == (unknown,)
+
+
+def test_nothing_is_looked_up_in_single_quotes_or_behind_a_backslash() -> None:
+    assert all(word.unknown == () for word in commands_of("'$A' \\$B '`c`' 5$", None)[0])
+
+
+def test_words_know_where_they_stand() -> None:
+    words = commands_of("one\n  two three", None)[1]
+    assert [(word.line, word.column) for word in words] == [(2, 3), (2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a 'b", "line:1:3: the quote ' is never closed"),
+        ('a "b', 'line:1:3: the quote " is never closed'),
+        ("a `b", "line:1:3: the quote ` is never closed"),
+        ("a \\ \n --b", "line:1:3: blanks after the backslash end the command here; remove them"),
+    ],
+)
+def test_a_torn_paste_is_an_error_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(DocumentError) as error:
+        commands_of(text, "line")
+    assert str(error.value) == message
+
+
+def test_a_text_of_megabytes_is_refused() -> None:
+    with pytest.raises(DocumentError, match="longer than 1 MiB"):
+        commands_of("a" * (MAX_TEXT + 1), None)
+
+
+@given(st.lists(st.text(min_size=1), min_size=1))
+def test_whatever_python_quotes_comes_back(words: list[str]) -> None:
+    assert texts(shlex.join(words)) == [words]
+
+
+@given(st.text(alphabet="ab'\"\\$`(){} \n#;|&<>=1"))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(DocumentError):
+        assert all(isinstance(word, str) for command in texts(text) for word in command)
