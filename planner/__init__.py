@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from planner.documents.plan import Decision, Finding, Plan
     from planner.documents.writer import dump_deployment, dump_plan
     from planner.errors import (
+        ArgumentError,
         BatchError,
         DocumentError,
         FamilyError,
@@ -42,6 +43,7 @@ _HOMES = {
     "planner.documents.load": ("load_deployment", "load_plan"),
     "planner.documents.writer": ("dump_deployment", "dump_plan"),
     "planner.errors": (
+        "ArgumentError",
         "BatchError",
         "DocumentError",
         "FamilyError",
@@ -55,6 +57,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Agreement",
+    "ArgumentError",
     "AttentionSupport",
     "Batch",
     "BatchDescriptor",

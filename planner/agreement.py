@@ -17,6 +17,7 @@ from planner.batches import Agreement, Batch, as_batch, refuse_foreign_columns
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
+from planner.errors import ArgumentError
 from planner.modes import CUDAGraphMode
 from planner.rules.microbatch import passes_threshold
 
@@ -40,7 +41,12 @@ def column(table: DispatchTable | V1DispatchTable, batch: Mapping[str, Any] | ob
     Those of V2 are the tokens, the strength of the rank's own runtime mode (0 to 2), the uniform token
     count (0 for none), the longest query (-1 for none), whether microbatches are allowed, the
     requests, and whether drafting may be skipped.
+
+    Raises:
+        ArgumentError: ``table`` is no dispatch table.
+        BatchError: no rank forms such a batch.
     """
+    _refuse_other_than_table("column", table)
     if isinstance(table, V1DispatchTable):
         return agreement_v1.column(table, batch)
     own = as_batch(batch)
@@ -64,9 +70,11 @@ def decide(
     """What ``rank`` runs once it has the columns of all ranks; ``batch`` is its own.
 
     Raises:
+        ArgumentError: ``table`` is no dispatch table.
         BatchError: a column does not have the runner's rows, ``rank`` has none, or a V1 rank lacks
             the graph that the others agreed on.
     """
+    _refuse_other_than_table("decide", table)
     if isinstance(table, V1DispatchTable):
         return agreement_v1.decide(table, columns, rank, batch)
     own = as_batch(batch)
@@ -103,10 +111,28 @@ def decide(
 def agree(
     table: DispatchTable | V1DispatchTable, batches: Sequence[Mapping[str, Any] | object]
 ) -> list[Agreement]:
-    """The decision of every rank, in rank order; one rank alone has nobody to agree with."""
+    """The decision of every rank, in rank order; one rank alone has nobody to agree with.
+
+    Raises:
+        ArgumentError: ``table`` is no dispatch table, or ``batches`` no list.
+        BatchError: no rank forms such a batch.
+    """
+    _refuse_other_than_table("agree", table)
+    if not isinstance(batches, Sequence):
+        raise ArgumentError(
+            f"agree takes a list of batches, one a rank, found a value of type {type(batches).__name__}"
+        )
     own = [as_batch(batch) for batch in batches]
     columns = [column(table, batch) for batch in own]
     return [decide(table, columns, rank, batch) for rank, batch in enumerate(own)]
+
+
+def _refuse_other_than_table(function: str, table: object) -> None:
+    if not isinstance(table, DispatchTable | V1DispatchTable):
+        raise ArgumentError(
+            f"{function} takes a dispatch table, found a value of type {type(table).__name__}; "
+            "plan.dispatch_table(family) makes one"
+        )
 
 
 def _as_columns(columns: Sequence[Sequence[int]], rank: int) -> list[_Column]:

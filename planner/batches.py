@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 from attrs import fields_dict, frozen
@@ -32,6 +33,9 @@ class Batch:
     allow_skip_drafts: bool = False
 
 
+_COUNTS = ("num_reqs", "num_tokens", "uniform_token_count", "max_query_len", "num_active_loras")
+
+
 @frozen
 class Agreement:
     """What one rank runs. All fields but ``descriptor`` are the same on every rank.
@@ -54,14 +58,24 @@ def as_batch(source: Mapping[str, Any] | object) -> Batch:
     """A batch from a mapping or from any object with the attributes of ``Batch``.
 
     Raises:
-        BatchError: a field is missing, unknown, or a batch has tokens without requests.
+        BatchError: a field is missing, unknown or of another type, or no batch is so.
     """
     batch = source if isinstance(source, Batch) else _from_fields(source)
-    if batch.num_reqs < 0 or batch.num_tokens < batch.num_reqs:
+    for name in _COUNTS:
+        value = getattr(batch, name)
+        if value is not None and not isinstance(value, Integral):
+            raise BatchError(f"batch: {name}: expected a whole number, found {value!r}")
+    reqs, tokens, count = batch.num_reqs, batch.num_tokens, batch.uniform_token_count
+    if reqs < 0 or tokens < reqs:
         raise BatchError(
-            f"batch: {batch.num_reqs} requests cannot share {batch.num_tokens} tokens; "
-            "each request has at least one token"
+            f"batch: {reqs} requests cannot share {tokens} tokens; each request has at least one token"
         )
+    if count is not None and reqs * count != tokens:
+        raise BatchError(f"batch: {reqs} requests of {count} are {reqs * count} tokens, not {tokens}")
+    longest = batch.max_query_len
+    if longest is not None and reqs * longest < tokens:
+        most = reqs * longest
+        raise BatchError(f"batch: {reqs} requests of up to {longest} are {most} tokens at most, not {tokens}")
     return batch
 
 

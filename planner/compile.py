@@ -7,23 +7,34 @@ from attrs import evolve
 from planner.documents.deployment import Deployment
 from planner.documents.digest import plan_digest
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
-from planner.errors import PlanError
-from planner.modes import AttentionSupport, CompilationMode, CUDAGraphMode, Runner
+from planner.errors import argument_error
+from planner.modes import CompilationMode, CUDAGraphMode, Runner
 from planner.rules.attention import Attention, attention_of
+from planner.rules.breakable import uncompiled_reason
+from planner.rules.decoder_replay import decoder_replay_families
+from planner.rules.devices import device_findings
 from planner.rules.drafts import draft_families
 from planner.rules.encoder import encoder_families
 from planner.rules.entries import MAX_ENTRIES, EntryRequest, family_entries, too_many_graphs
 from planner.rules.entries_v1 import v1_family_entries
 from planner.rules.family import Family
+from planner.rules.kv_connector import connector_findings, layerwise_connector
 from planner.rules.mode import (
     ModeRequest,
     ModeState,
     SplittingRequest,
     SupportRequest,
+    mode_after_sizes,
     mode_after_splitting,
     mode_before_sizes,
     mode_for_adaptive_verification,
     mode_within_support,
+)
+from planner.rules.refusals import (
+    refuse_adaptive_verification,
+    refuse_microbatched_pieces,
+    refuse_missing_state_blocks,
+    refuse_mode_of_model,
 )
 from planner.rules.rounding import expanded_compile_sizes, refuse_padded_compile_sizes, rounded_to_query_len
 from planner.rules.settings import Settings, settle
@@ -38,19 +49,26 @@ def compile_plan(deployment: Deployment) -> Plan:
     """The plan of ``deployment``: what its server would capture, and why.
 
     Raises:
+        ArgumentError: ``deployment`` is none.
         PlanError: the engine would refuse to start, or would capture more graphs than a plan takes; the
             error names the fields and their values.
     """
+    if not isinstance(deployment, Deployment):
+        raise argument_error("compile_plan", "Deployment", deployment, Plan="compile its plan.deployment")
     settings = settle(deployment)
     attention = attention_of(deployment, settings)
     request = _mode_request(deployment, settings)
     state = mode_before_sizes(request)
     sizes = _sizes(deployment, settings, state)
+    state = mode_after_sizes(state, request)
+    if not state.cudagraph_mode:
+        sizes = CaptureSizes((), 0, ())
     state = _after_sizes(deployment, settings, request, state, attention)
     sizes = _sizes_of_runner(deployment, settings, state, sizes)
     target = _target(deployment, settings, state, sizes, attention)
     drafts = draft_families(deployment, settings, target.resolved, attention)
     encoder = encoder_families(deployment, settings)
+    replay = decoder_replay_families(deployment, settings, target.resolved)
     families = (target, *drafts.families, *encoder.families)
     if sum(len(family.entries) for family in families) > MAX_ENTRIES:
         raise too_many_graphs(f"{len(sizes.sizes)} capture sizes in {len(families)} families")
@@ -69,7 +87,16 @@ def compile_plan(deployment: Deployment) -> Plan:
         ),
         graphs=graphs,
     )
-    return evolve(plan, findings=(*attention.findings, *drafts.findings, *encoder.findings, *verify(plan)))
+    findings = (
+        *device_findings(deployment.device),
+        *attention.findings,
+        *connector_findings(deployment, state.cudagraph_mode),
+        *drafts.findings,
+        *encoder.findings,
+        *replay.findings,
+        *verify(plan),
+    )
+    return evolve(plan, findings=findings)
 
 
 def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
@@ -84,6 +111,9 @@ def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:
         v1_schedule=settings.runner is Runner.V1 and settings.follows_schedule,
         pooling=deployment.scheduler.runner_type == "pooling" or bool(target and target.is_pooling),
         encoder_decoder=bool(target and target.is_encoder_decoder),
+        hisparse=deployment.uses_hisparse,
+        layerwise_connector=layerwise_connector(deployment),
+        uncompiled_because=uncompiled_reason(target),
     )
 
 
@@ -113,9 +143,10 @@ def _after_sizes(
     if state.compile_mode is CompilationMode.STOCK_TORCH_COMPILE and settings.runner is Runner.V2:
         because = "the v2 runner records no graphs of a model compiled as STOCK_TORCH_COMPILE"
         state = state.lowered(CUDAGraphMode.NONE, "stock-torch-compile", because)
+    refuse_microbatched_pieces(deployment, settings, state.cudagraph_mode)
     adaptive = deployment.verifies_adaptively
     if adaptive:
-        _refuse_adaptive_verification(deployment, settings, attention)
+        refuse_adaptive_verification(deployment, settings, attention)
     across_ranks = settings.data_parallel_size > 1
     if across_ranks and parallel.enable_expert_parallel and parallel.all2all_backend == "moonep":
         because = "parallel.all2all_backend moonep cannot be recorded"
@@ -132,6 +163,7 @@ def _after_sizes(
             expert_backend=parallel.all2all_backend if across_ranks else None,
         ),
     )
+    refuse_mode_of_model(deployment, settings, state.cudagraph_mode)
     if adaptive:
         compiled = state.compile_mode is not CompilationMode.NONE
         available = request.breakable_because is not None or compiled
@@ -147,28 +179,6 @@ def _after_sizes(
             checks_pieces=settings.runner is Runner.V2,
         ),
     )
-
-
-def _refuse_adaptive_verification(deployment: Deployment, settings: Settings, attention: Attention) -> None:
-    """Refuse what adaptive verification does not go with (vLLM 0.33, rules 3.3 and 3.5)."""
-    field = "speculative.enable_adaptive_verification"
-    if deployment.lora is not None:
-        raise PlanError("adaptive verification and LoRA exclude each other; drop one", fields=(field, "lora"))
-    stages = deployment.parallel.pipeline_parallel_size or 1
-    if stages > 1:
-        raise PlanError(
-            f"adaptive verification runs in 1 pipeline stage, not {stages}; set the size to 1",
-            fields=(field, "parallel.pipeline_parallel_size"),
-        )
-    bound = attention.varlen_max_query_len
-    if attention.support is not AttentionSupport.ALWAYS and (bound is None or bound < settings.query_len):
-        allows = "none" if bound is None else f"at most {bound}"
-        raise PlanError(
-            f"adaptive verification replays 1 to {settings.query_len} tokens a request, but "
-            f"{attention.deciding or 'attention'} ({attention.support}) allows {allows}; "
-            "choose a backend with ALWAYS support, or turn it off",
-            fields=(field, "model.varlen_max_query_len"),
-        )
 
 
 def _sizes_of_runner(
@@ -189,7 +199,7 @@ def _sizes_of_runner(
 def _target(
     deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
 ) -> Family:
-    _refuse_missing_state_blocks(deployment, settings, state)
+    refuse_missing_state_blocks(deployment, settings, state.cudagraph_mode)
     is_v1 = settings.runner is Runner.V1
     query_lens = (settings.query_len,) if is_v1 else settings.query_lens
     request = EntryRequest(
@@ -220,14 +230,3 @@ def _target(
         microbatching=settings.microbatching,
     )
     return Family(name=TARGET, resolved=resolved, entries=entries)
-
-
-def _refuse_missing_state_blocks(deployment: Deployment, settings: Settings, state: ModeState) -> None:
-    blocks = deployment.model.num_kv_blocks
-    if blocks is None or not state.cudagraph_mode.has_full_cudagraphs() or settings.max_num_seqs <= blocks:
-        return
-    raise PlanError(
-        f"{settings.max_num_seqs} requests need as many Mamba state blocks, but there are {blocks}; "
-        f"lower max_num_seqs to {blocks}, give the cache more memory, or set cudagraph_mode PIECEWISE",
-        fields=("scheduler.max_num_seqs", "model.num_kv_blocks"),
-    )

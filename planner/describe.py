@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from planner.descriptors import PlanEntry
 
+LONGEST_NUMBER = 40
+"""Longest number, in digits, that a message repeats."""
+
 SHORTEST_RUN = 4
 """Fewer sizes at equal steps than this read better one by one."""
 
@@ -13,6 +16,22 @@ SHORTEST_RUN = 4
 def counted(number: int, noun: str) -> str:
     """``1 request``, ``2 requests``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def range_fault(value: int, least: int | None, most: int | None) -> str | None:
+    """How a message says that ``value`` is below or above what its place takes; ``None`` within."""
+    if least is not None and value < least:
+        return f"{_number(value)} is too small; the smallest value is {least}"
+    if most is not None and value > most:
+        return f"{_number(value)} is too large; the largest value is {most}"
+    return None
+
+
+def _number(value: int) -> str:
+    """``value`` in digits, or the number of those; of very many Python makes no text."""
+    if abs(value) < 10**LONGEST_NUMBER:
+        return str(value)
+    return f"a number of more than {LONGEST_NUMBER} digits"
 
 
 def label(entry: PlanEntry) -> str:

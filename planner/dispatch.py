@@ -90,6 +90,10 @@ class DispatchTable:
     ) -> BatchExecutionDescriptor:
         """The graph that serves a batch of one rank, or a NONE descriptor of the batch unpadded.
 
+        A batch that cannot be, such as one with more requests than tokens, is not refused: this is
+        called at every step, by a server that forms its batches itself. ``planner.agree`` and
+        ``planner dispatch`` check what they are given.
+
         ``uniform_token_count`` is the tokens of every request where all have the same number,
         ``max_query_len`` the tokens of the longest request where none is in prefill.
         """

@@ -6,7 +6,8 @@ exits with the class's ``exit_code``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import PathLike
 
 HEAD_LENGTH = 1_000
 TAIL_LENGTH = 400
@@ -30,12 +31,17 @@ def clear_line(text: str) -> str:
 
 
 class GraphplanError(Exception):
-    """Base of all errors that a user of graphplan can cause or meet; the text is one line."""
+    """Base of all errors that a user of graphplan can cause or meet; the text is one line.
+
+    ``path`` is the name of the document that the error is about, where that is known.
+    """
 
     exit_code = 2
+    path: str | None = None
 
     def __str__(self) -> str:
-        return clear_line(super().__str__())
+        text = super().__str__()
+        return clear_line(f"{self.path}: {text}" if self.path else text)
 
 
 class DocumentError(GraphplanError):
@@ -79,6 +85,23 @@ class PlanError(GraphplanError):
         self.message = message
         self.fields = tuple(fields)
         super().__init__(f"{', '.join(self.fields)}: {message}")
+
+
+class ArgumentError(GraphplanError, TypeError):
+    """A function of the Python interface was called with something of another type than it takes."""
+
+
+def argument_error(function: str, expected: str, found: object, **instead: str) -> ArgumentError:
+    """The error of a ``function`` that takes an object of the class ``expected``.
+
+    ``instead`` says what to do with objects of other classes, by the class's name.
+    """
+    kind = type(found).__name__
+    hint = instead.get(kind)
+    if hint is None and isinstance(found, str | bytes | PathLike | Mapping):
+        hint = f"load_{expected.lower()} makes one of a file, text or a mapping"
+    message = f"{function} takes a {expected}, found a value of type {kind}"
+    return ArgumentError(f"{message}; {hint}" if hint else message)
 
 
 class BatchError(GraphplanError):

@@ -15,6 +15,23 @@ V1_SCHEDULED_METHODS = V1_DRAFT_METHODS | {"ngram"}
 """Speculative methods that can draft different numbers of tokens by batch size."""
 
 
+DRAFTLESS_METHODS = frozenset({"ngram", "ngram_gpu", "suffix", "extract_hidden_states"})
+"""Speculative methods without a draft model."""
+
+KNOWN_METHODS = V1_DRAFT_METHODS | DFLASH_METHODS | DRAFTLESS_METHODS
+"""Speculative methods whose graphs are known; a model's own name of ``mtp`` ends in ``_mtp``."""
+
+
+def nearest_methods(method: str) -> list[str]:
+    """The known methods, the one that is spelled most like ``method`` first."""
+    from difflib import SequenceMatcher
+
+    def unlikeness(known: str) -> float:
+        return -SequenceMatcher(None, method[:100].casefold(), known).ratio()
+
+    return sorted(KNOWN_METHODS, key=lambda known: (unlikeness(known), known))
+
+
 def method_kind(method: str | None) -> str | None:
     """``method`` under the name that the engine uses inside: every model's MTP is ``mtp``."""
     return "mtp" if method is not None and method.endswith("_mtp") else method

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from attrs import Attribute, evolve, fields, frozen
 
+from planner.describe import range_fault
 from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
@@ -71,10 +72,8 @@ def _check_value(attribute: Attribute[Any], value: Any) -> None:
     if type(value) is not int:
         raise BatchError(f"{name}: expected a whole number, found {_shown(value)}")
     least = 0 if default == 0 else 1
-    if value < least:
-        raise BatchError(f"{name}: {value} is too small; the smallest value is {least}")
-    if value > LARGEST:
-        raise BatchError(f"{name}: a number of {len(str(value))} digits is out of range")
+    if fault := range_fault(value, least, LARGEST):
+        raise BatchError(f"{name}: {fault}")
 
 
 def _shown(value: Any) -> str:

@@ -19,10 +19,12 @@ from attrs import evolve, frozen
 from planner.compile import compile_plan
 from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry, Prologue
 from planner.documents.deployment import (
+    AttentionSection,
     CompilationSection,
     Deployment,
     DeviceSection,
     EngineSection,
+    KvTransferSection,
     LoraSection,
     ModelSection,
     ParallelSection,
@@ -167,10 +169,43 @@ _MODELS = st.builds(
     attention_backend=st.sampled_from((None, "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")),
     varlen_max_query_len=st.none() | st.integers(1, 17),
 )
+_ATTENTIONS = st.one_of(
+    st.just(AttentionSection()),
+    st.just(AttentionSection()),
+    st.builds(
+        AttentionSection,
+        backend=st.sampled_from((None, "auto", "FLASH_ATTN")),
+        backend_per_kind=st.sampled_from(({}, {}, {"sliding_window": "TRITON_ATTN"})),
+        flash_attn_version=st.sampled_from((None, None, 2, 3, 4)),
+        use_trtllm_attention=_SWITCH,
+        hisparse_config=st.sampled_from((None, None, None, {})),
+    ),
+)
+_LAYERWISE = st.sampled_from(({}, {"use_layerwise": False}, {"use_layerwise": True}))
+_KV_TRANSFERS = st.one_of(
+    st.just(KvTransferSection()),
+    st.just(KvTransferSection()),
+    st.builds(
+        KvTransferSection,
+        kv_connector=st.sampled_from(("LMCacheConnectorV1", "NixlConnector")),
+        kv_connector_extra_config=_LAYERWISE,
+    ),
+    _LAYERWISE.map(
+        lambda extra: KvTransferSection(
+            kv_connector="MultiConnector",
+            kv_connector_extra_config={
+                "connectors": [
+                    {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": extra},
+                ]
+            },
+        )
+    ),
+)
 _PARALLELS = st.builds(
     ParallelSection,
     tensor_parallel_size=st.sampled_from((None, 1, 2, 8)),
     data_parallel_size=st.sampled_from((None, 1, 2, 4)),
+    prefill_context_parallel_size=st.sampled_from((None, None, None, 1, 2)),
     is_moe_model=_SWITCH,
 )
 _MICROBATCHED = st.builds(
@@ -203,11 +238,13 @@ def _deployments(draw: DrawFn) -> Deployment:
         name=draw(_NAMES),
         engine=engine,
         model=draw(_MODELS),
+        attention=draw(_ATTENTIONS),
         parallel=parallel,
         scheduler=scheduler,
         speculative=speculative,
         lora=lora,
         compilation=draw(_compilations(scheduler)),
+        kv_transfer=draw(_KV_TRANSFERS),
         device=draw(_DEVICES),
     )
 

@@ -15,14 +15,23 @@ from ast import literal_eval
 from pathlib import Path
 from typing import Any
 
-CONFIGS = ("ParallelConfig", "SchedulerConfig", "SpeculativeConfig", "LoRAConfig", "CompilationConfig")
+CONFIGS = (
+    *("ParallelConfig", "SchedulerConfig", "SpeculativeConfig", "LoRAConfig", "CompilationConfig"),
+    *("AttentionConfig", "KVTransferConfig"),
+)
 TARGET = Path(__file__).parent.parent / "planner/documents/vllm-0.33-fields.json"
 
 LITERAL = re.compile(r"Literal(\[.*\])")
 # Words that annotations use, and what a document holds in their place. Anything else is a config
 # class of vLLM, which a user gives as a mapping.
 SCALARS = {"bool": "bool", "int": "int", "float": "float", "str": "str", "Path": "str", "dtype": "str"}
-BY_NAME = {"CompilationMode": "any", "CUDAGraphMode": "any", "AttentionBackendEnum": "str", "Any": "any"}
+BY_NAME = {
+    "CompilationMode": "any",
+    "CUDAGraphMode": "any",
+    "AttentionBackendEnum": "str",
+    "MLAPrefillBackendEnum": "str",
+    "Any": "any",
+}
 SEQUENCES = ("list", "tuple", "set")
 
 

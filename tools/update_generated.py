@@ -8,12 +8,11 @@ CI fails while one of them is out of date.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from planner import compile_plan, dump_plan, load_deployment
-from planner.documents.schema import json_schema
+from planner.documents.schema import schema_text
 
 PLANS = Path(__file__).resolve().parent.parent / "plans"
 
@@ -23,8 +22,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     for deployment in sorted((PLANS / "deployments").glob("*.yaml")):
         yield PLANS / "compiled" / deployment.name, dump_plan(compile_plan(load_deployment(deployment)))
     for kind in ("deployment", "plan"):
-        text = json.dumps(json_schema(kind), indent=2) + "\n"
-        yield PLANS / "schemas" / f"{kind}.schema.json", text
+        yield PLANS / "schemas" / f"{kind}.schema.json", schema_text(kind)
 
 
 def main() -> None:

@@ -14,9 +14,10 @@ from planner.backends.environment import Environment, shown
 from planner.backends.flash_attn import MAX_FA4_HEAD_SIZE, fa4_runs, flash_attn_version
 from planner.backends.priorities import backend_priorities
 from planner.backends.question import Question
-from planner.backends.request import BackendRequest
+from planner.backends.request import PER_KIND_FIELD, BackendRequest
 from planner.backends.traits import SELECTABLE
 from planner.backends.validity import Reason, reasons_against, refused_when_built
+from planner.documents.deployment import unless_auto
 from planner.errors import PlanError
 from planner.models.facts import ModelFacts
 from planner.models.layers import Layer, LayerKind, Mixer
@@ -47,10 +48,12 @@ BOUNDARY_LAYERS = 2
 class ModelSide:
     """The layers of the target or of the draft, and the settings that they see.
 
-    ``field`` prefixes the settings in messages: ``model`` or ``speculative``.
+    ``field`` prefixes the settings in messages: ``model`` or ``speculative``. ``backend_field`` is the
+    setting that ``backend`` is asked for with.
     """
 
     field: str
+    backend_field: str
     facts: ModelFacts
     layers: tuple[Layer, ...]
     backend: str | None
@@ -136,6 +139,14 @@ def _question(side: ModelSide, layer: Layer, kv_dtype: str, request: BackendRequ
     )
 
 
+@frozen
+class Asked:
+    """A backend that the user asks for, and the setting that says so."""
+
+    backend: str
+    field: str
+
+
 def _answer(side: ModelSide, question: Question, request: BackendRequest, env: Environment) -> str:
     asked = _asked(side, question, request)
     if _has_wide_keys(question):
@@ -146,11 +157,11 @@ def _answer(side: ModelSide, question: Question, request: BackendRequest, env: E
         backend = _first_valid(side, question, env)
     refusal = refused_when_built(backend, question, env)
     if refusal is not None:
-        raise _refused(side, backend, (refusal,), question, env, asked=asked is not None)
+        raise _refused(side, backend, (refusal,), question, env, asked)
     return backend
 
 
-def _asked(side: ModelSide, question: Question, request: BackendRequest) -> str | None:
+def _asked(side: ModelSide, question: Question, request: BackendRequest) -> Asked | None:
     """The user's backend for a layer: the one for its kind, else the one for all.
 
     A chunked-local layer counts as full attention here.
@@ -158,28 +169,30 @@ def _asked(side: ModelSide, question: Question, request: BackendRequest) -> str 
     kind = question.kind
     if kind is LayerKind.CHUNKED_LOCAL_ATTENTION:
         kind = LayerKind.FULL_ATTENTION
-    asked = request.backend_per_kind.get(kind.value, side.backend)
-    return None if asked is None or asked.lower() == "auto" else asked.upper()
+    by_kind = kind.value in request.backend_per_kind
+    backend = unless_auto(request.backend_per_kind[kind.value] if by_kind else side.backend)
+    field = f"{PER_KIND_FIELD}.{kind}" if by_kind else side.backend_field
+    return None if backend is None else Asked(backend, field)
 
 
-def _wide_keys(asked: str | None, question: Question, env: Environment) -> str:
+def _wide_keys(asked: Asked | None, question: Question, env: Environment) -> str:
     """Keys wider than values: the model class chooses, and only backends for such layers count."""
-    if asked in ("FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV"):
-        return str(asked)
+    if asked is not None and asked.backend in ("FLASH_ATTN_DIFFKV", "TRITON_ATTN_DIFFKV"):
+        return asked.backend
     return "FLASH_ATTN_DIFFKV" if flash_attn_version(env, question) in (3, 4) else "TRITON_ATTN_DIFFKV"
 
 
-def _requested(side: ModelSide, asked: str, question: Question, env: Environment) -> str:
-    if asked not in SELECTABLE:
+def _requested(side: ModelSide, asked: Asked, question: Question, env: Environment) -> str:
+    if asked.backend not in SELECTABLE:
         raise PlanError(
-            f"{asked} is not an attention backend that a layer on a CUDA device can get; those are: "
+            f"{asked.backend} is not an attention backend that a layer on a CUDA device can get; those are: "
             f"{', '.join(SELECTABLE)}",
-            fields=(f"{side.field}.attention_backend",),
+            fields=(asked.field,),
         )
-    reasons = reasons_against(asked, question, env)
+    reasons = reasons_against(asked.backend, question, env)
     if reasons:
-        raise _refused(side, asked, reasons, question, env, asked=True)
-    return asked
+        raise _refused(side, asked.backend, reasons, question, env, asked)
+    return asked.backend
 
 
 def _first_valid(side: ModelSide, question: Question, env: Environment) -> str:
@@ -202,8 +215,7 @@ def _refused(
     reasons: tuple[Reason, ...],
     question: Question,
     env: Environment,
-    *,
-    asked: bool,
+    asked: Asked | None,
 ) -> PlanError:
     valid = [
         name
@@ -212,7 +224,7 @@ def _refused(
         and refused_when_built(name, question, env) is None
     ]
     instead = f"choose one of: {', '.join(valid)}" if valid else "change one of these settings"
-    own = ("model.attention_backend",) if asked else ()
+    own = () if asked is None else (asked.field,)
     return PlanError(
         f"{backend} cannot serve the {question.kind} layers on compute capability {shown(env.capability)}: "
         f"{_joined(reasons)}; {instead}",
@@ -229,9 +241,9 @@ def _joined(reasons: Iterable[Reason]) -> str:
 
 
 def _fields(side: ModelSide, fields: Iterable[str]) -> tuple[str, ...]:
-    """Each setting once, those of the model under the section of the side that asks."""
-    own = ("model.config", "model.attention_backend")
-    return tuple(dict.fromkeys(side.field + field[5:] if field in own else field for field in fields))
+    """Each setting once, the model's config under the section of the side that asks."""
+    own = f"{side.field}.config"
+    return tuple(dict.fromkeys(own if field == "model.config" else field for field in fields))
 
 
 def model_settings(request: BackendRequest, kv_cache_dtype: str) -> tuple[str | None, int | None]:
@@ -255,5 +267,5 @@ def model_settings(request: BackendRequest, kv_cache_dtype: str) -> tuple[str | 
 
 def _is_undecided_gemma4(request: BackendRequest) -> bool:
     sizes = {layer.head_size for layer in request.target.layers}
-    chosen = request.attention_backend is not None and request.attention_backend.lower() != "auto"
+    chosen = unless_auto(request.attention_backend)
     return request.target.text_model_type.startswith("gemma4") and len(sizes) > 1 and not chosen

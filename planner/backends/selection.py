@@ -54,6 +54,7 @@ NOT_DERIVED = (
     "PanguProMoE",
     "Qwen4Exp",
     "Step5",
+    "VoxtralRealtime",
 )
 """Beginnings of architectures with backend classes of their own, which are not modelled."""
 
@@ -156,6 +157,7 @@ def _refuse_uneven_heads(request: BackendRequest) -> None:
 def _target_side(request: BackendRequest, backend: str | None, dtype: str, kv_dtype: str) -> ModelSide:
     return ModelSide(
         field="model",
+        backend_field=request.attention_backend_field,
         facts=request.target,
         layers=request.target.layers,
         backend=backend,
@@ -187,6 +189,7 @@ def _draft_side(request: BackendRequest, target: ModelSide) -> ModelSide | None:
     own = request.draft_attention_backend
     return ModelSide(
         field="speculative",
+        backend_field="speculative.attention_backend",
         facts=facts,
         layers=layers,
         backend=own if own is not None or request.is_dflash else target.backend,
@@ -227,7 +230,7 @@ def _refuse_mixed_layouts(placed: Iterable[Placed], request: BackendRequest, env
         raise PlanError(
             f"{mixed} share no order of KV-cache dimensions on compute capability 10.x; choose backends or a "
             "kv_cache_dtype that let all layers use one of them",
-            fields=("model.attention_backend", "model.kv_cache_dtype", *drafting),
+            fields=(request.attention_backend_field, "model.kv_cache_dtype", *drafting),
         )
 
 

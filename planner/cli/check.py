@@ -9,9 +9,11 @@ from attrs import frozen
 
 from planner.cli.answers import record, to_json
 from planner.cli.blocks import SEVERITIES, Block, Row, by_severity, finding_rows
-from planner.cli.files import read_document, refuse_two_stdins, shown_name, write_stdout
+from planner.cli.files import naming, read_document, refuse_two_stdins, shown_name
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
+from planner.cli.server_logs import AgainstLog, Log, comparison_block, comparison_json, read_log
+from planner.cli.streams import write_stderr, write_stdout
 from planner.compile import compile_plan
 from planner.describe import counted
 from planner.diff import FamilyDiff, family_diff
@@ -20,6 +22,7 @@ from planner.documents.digest import is_edited
 from planner.documents.plan import Finding, Plan, Severity
 from planner.errors import GraphplanError, PlanError
 from planner.verify import verify
+from planner.verify.against_log import compare_with_log
 
 
 @frozen
@@ -30,6 +33,7 @@ class Report:
     kind: str | None = None
     findings: tuple[Finding, ...] = ()
     error: GraphplanError | None = None
+    against: AgainstLog | None = None
 
     def count(self, severity: str) -> int:
         """The number of findings of ``severity``."""
@@ -48,52 +52,62 @@ class Report:
         "planner check plans/*.yaml",
         "planner check plan.yaml --strict",
         "planner check deployment.yaml --format json | jq '.[].findings'",
+        "vllm serve my-model ... 2>&1 | tee server.log",
+        "    planner check plan.yaml --log server.log",
     ),
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option(
+    "--log", metavar="LOG", help="Compare with what a vLLM server printed at start; - for standard input."
+)
 @output_format("text", "json")
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], strict: bool, form: str) -> None:
+def command(ctx: click.Context, files: tuple[str, ...], strict: bool, log: str | None, form: str) -> None:
     """Check each FILE, a Deployment or a Plan, and list the findings.
 
     A deployment is compiled. A plan is verified as it stands; one that was compiled is also
     compared with its digest (edited) and with what its own deployment compiles to now (stale).
     Every file is looked at, and the worst decides the exit code: 2 for one that cannot be read or
     that the engine refuses, 1 for findings that are errors. - reads standard input.
+
+    With --log, one FILE is compared with a server's own log: sizes, mode, and the number of graphs
+    captured, and a difference is an error. Of several starts in a log the last counts, and what a
+    log does not say is listed.
     """
-    refuse_two_stdins(*files)
-    reports = [report_on(file) for file in files]
+    if log is not None and len(files) > 1:
+        raise click.UsageError(f"--log is compared with one FILE, not with {len(files)}")
+    refuse_two_stdins(*files, *([] if log is None else [log]))
+    server = None if log is None else read_log(log)
+    reports = [report_on(file, server) for file in files]
     if form == "json":
         write_stdout(to_json([as_json(report) for report in reports]))
     else:
         show(tuple(summary(reports)))
     for report in reports:
         if report.error is not None:
-            click.echo(f"planner: error: {report.error}", err=True)
+            write_stderr(f"planner: error: {report.error}\n")
     ctx.exit(max(report.exit_code(strict=strict) for report in reports))
 
 
-def report_on(file: str) -> Report:
-    """Everything that is to be said about one file."""
-    kind = None
+def report_on(file: str, log: Log | None = None) -> Report:
+    """Everything that is to be said about one file, and about it beside the ``log`` of its server."""
+    kind = against = None
     try:
         document = read_document(file)
         kind = type(document).__name__
-        if isinstance(document, Deployment):
-            findings = compile_plan(document).findings
-        else:
-            findings = plan_findings(document)
-    except PlanError as error:
-        # A PlanError speaks of settings, not of the file that they stand in.
-        return Report(shown_name(file), kind, error=_in_file(error, file))
+        with naming(file):
+            if isinstance(document, Deployment):
+                plan = compile_plan(document)
+                findings = plan.findings
+            else:
+                plan, findings = document, plan_findings(document)
+        if log is not None:
+            against = AgainstLog(log, compare_with_log(plan, log.said))
+            findings = (*against.comparison.findings, *findings)
     except GraphplanError as error:
         return Report(shown_name(file), kind, error=error)
-    return Report(shown_name(file), kind, by_severity(findings))
-
-
-def _in_file(error: PlanError, file: str) -> PlanError:
-    return PlanError(error.message, fields=(f"{shown_name(file)}: {error.fields[0]}", *error.fields[1:]))
+    return Report(shown_name(file), kind, by_severity(findings), against=against)
 
 
 def plan_findings(plan: Plan) -> tuple[Finding, ...]:
@@ -148,9 +162,11 @@ def _change_text(change: FamilyDiff) -> str:
 
 
 def summary(reports: Sequence[Report]) -> Iterator[Block]:
-    """The reports for a person: a line a file, then the findings of each."""
+    """The reports for a person: a line a file, then what each was compared with, and its findings."""
     yield Block(tuple(Row((report.file, report.kind or "-", *_verdict(report))) for report in reports))
     for report in reports:
+        if report.against is not None:
+            yield comparison_block(report.against)
         if report.findings:
             yield Block(finding_rows(report.findings), title=report.file if len(reports) > 1 else "findings")
 
@@ -170,4 +186,5 @@ def as_json(report: Report) -> Json:
         "kind": report.kind,
         "error": None if report.error is None else str(report.error),
         "findings": [record(finding) for finding in report.findings],
+        "log": None if report.against is None else comparison_json(report.against),
     }

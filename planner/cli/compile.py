@@ -9,9 +9,10 @@ import click
 
 from planner.cli.blocks import Block, Row, attention_text, decision_blocks, finding_rows, heading
 from planner.cli.commands import Completing, EngineCommand, EngineSource, open_source
-from planner.cli.files import is_same_file, shown_name, write_output
+from planner.cli.files import is_same_file, naming, shown_name, write_output
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
+from planner.cli.streams import write_stderr
 from planner.compile import compile_plan
 from planner.describe import size_runs
 from planner.documents.deployment import Deployment
@@ -75,14 +76,15 @@ def command(
         name, deployment, notes = found.name, found.imported.deployment, tuple(command_notes(found.imported))
     else:
         name, deployment, notes = shown_name(source[0]), _deployment_of(found, source[0], output), ()
-    plan = compile_plan(deployment)
+    with naming(name):
+        plan = compile_plan(deployment)
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
     write_output(output, text, replaces=rb'\bkind"?: *"?Plan\b')
     if not quiet:
         show((*summary(plan, name), *notes), err=True)
     errors = [finding for finding in plan.findings if finding.severity == Severity.ERROR]
     for finding in errors if quiet else ():
-        click.echo(f"planner: {finding.code}: {finding.message}", err=True)
+        write_stderr(f"planner: {finding.code}: {finding.message}\n")
     if errors:
         ctx.exit(1)
 

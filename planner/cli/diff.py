@@ -10,9 +10,10 @@ import click
 
 from planner.cli.answers import record, to_json
 from planner.cli.blocks import Block, Row, change_text, heading, value_text
-from planner.cli.files import read_plan, refuse_two_stdins, write_stdout
+from planner.cli.files import read_plan, refuse_two_stdins
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
+from planner.cli.streams import write_stdout
 from planner.describe import counted, size_runs
 from planner.descriptors import PlanEntry
 from planner.diff import Change, Difference, FamilyDiff, PlanDiff, diff

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 import click
 
 from planner.cli.answers import dispatch_answer
-from planner.cli.files import STDIO, read_plan, refuse_two_stdins, shown_name, stdin, write_stdout
+from planner.cli.files import STDIO, naming, read_plan, refuse_two_stdins, shown_name, stdin
 from planner.cli.options import examples, family_option
+from planner.cli.streams import write_stdout
 from planner.errors import BatchError, DocumentError, GraphplanError
-from planner.queries import Query, Table, ask, query_of, settled
+from planner.queries import LARGEST, Query, Table, ask, query_of, settled
 
 LONGEST_LINE = 64 * 1024
 ANSWERS_AT_ONCE = 1000
@@ -43,7 +45,9 @@ def command(source: str, batches: str, family: str) -> None:
     Stops at the first line that is no batch, after the answers to those before it.
     """
     refuse_two_stdins(source, batches)
-    table = read_plan(source).dispatch_table(family)
+    plan = read_plan(source)
+    with naming(source):
+        table = plan.dispatch_table(family)
     _answer_all(_lines(batches), table, shown_name(batches))
 
 
@@ -51,6 +55,8 @@ def _lines(name: str) -> Iterator[bytes]:
     """The lines of a file or of standard input, one that is too long in pieces."""
     try:
         with nullcontext(stdin()) if name == STDIO else open(name, "rb") as stream:
+            # Some editors begin a file with a byte order mark.
+            yield stream.readline(LONGEST_LINE + 1).removeprefix(BOM_UTF8)
             yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -91,7 +97,7 @@ def _query(line: bytes) -> Query:
         raise BatchError(f"not JSON: {error.msg} at column {error.colno}") from None
     except (ValueError, RecursionError):
         # Integers of thousands of digits, and lists nested as deep.
-        raise BatchError("not JSON that a batch has: a number or a nesting is out of range") from None
+        raise BatchError(f"a number is larger than {LARGEST}, or lists are nested, as in no batch") from None
     if not isinstance(values, dict):
         raise BatchError('not a batch; write an object such as {"num_reqs": 1, "num_tokens": 1}')
     return query_of(values)

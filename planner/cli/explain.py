@@ -8,9 +8,10 @@ import click
 
 from planner.cli.answers import dispatch_answer, record, to_json
 from planner.cli.blocks import Block, Row, attention_text, decision_blocks, heading
-from planner.cli.files import read_plan, shown_name, write_stdout
+from planner.cli.files import naming, read_plan, shown_name
 from planner.cli.options import count, examples, family_option, output_format
 from planner.cli.render import show
+from planner.cli.streams import write_stdout
 from planner.describe import counted, label
 from planner.documents.data import plain
 from planner.documents.deployment import Json
@@ -52,7 +53,8 @@ def command(source: str, family: str, form: str, **batch: int | bool | None) -> 
     or not, and the decisions that led there. - reads the plan from standard input.
     """
     plan = read_plan(source)
-    explanation = explain(plan, Query(**batch), family)  # type: ignore[arg-type]
+    with naming(source):
+        explanation = explain(plan, Query(**batch), family)  # type: ignore[arg-type]
     if form == "json":
         write_stdout(to_json(as_json(explanation)))
     else:

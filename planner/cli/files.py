@@ -128,7 +128,9 @@ def write_file(name: str, text: str, *, replaces: bytes) -> None:
             cannot be written.
     """
     if not name:
-        raise OutputError("the name of the output is empty; give the name of a file, or - for standard output")
+        raise OutputError(
+            "the name of the output is empty; give the name of a file, or - for standard output"
+        )
     try:
         target = Path(os.path.realpath(name))
         mode = _mode_of(target)

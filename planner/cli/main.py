@@ -6,15 +6,15 @@ only.
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from planner.cli.streams import drop, unwritten, write_stderr, write_stdout
 from planner.errors import GraphplanError
 
 COMMANDS = ("compile", "check", "explain", "dispatch", "diff", "schema")
@@ -52,44 +52,56 @@ class CommandLine(click.Group):
         try:
             code = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.ClickException as error:
-            _complain(_usage_message(error), "planner")
+            _complain(_usage_message(error))
             code = error.exit_code
         except click.Abort:
             code = EXIT_INTERRUPTED
         sys.exit(code)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Reads the arguments, which may already print: the help, or the version."""
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except Exception as error:  # noqa: BLE001 - as in ``invoke``
+            raise _exit_after(error, debug=False) from None
+
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command of ``ctx``; an error of any kind ends in its exit code."""
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
-            raise
-        except GraphplanError as error:
-            _fail(ctx, str(error), error.exit_code)
-        except BrokenPipeError:
-            _drop_stdout()
-            ctx.exit(EXIT_BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except Exception as error:  # noqa: BLE001 - the last resort: no user sees a traceback unasked
-            reason = str(error).partition("\n")[0]
-            _fail(
-                ctx,
-                f"internal error: {type(error).__name__}: {reason}; "
-                "please report it, with what `planner --debug …` prints",
-                EXIT_INTERNAL,
-            )
+            raise _exit_after(error, debug=bool(ctx.params.get("debug"))) from None
 
 
-def _fail(ctx: click.Context, message: str, exit_code: int) -> NoReturn:
-    if ctx.params.get("debug"):
-        traceback.print_exc()
-    _complain(message, "planner")
-    ctx.exit(exit_code)
+def _exit_after(error: Exception, *, debug: bool) -> Exception:
+    """What ends the program after ``error``, once the user was told; click's own errors end it themselves."""
+    if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+        return error
+    if debug:
+        write_stderr("".join(traceback.format_exception(error)))
+    if isinstance(error, BrokenPipeError):
+        drop(sys.stdout)
+        return click.exceptions.Exit(EXIT_BROKEN_PIPE)
+    if isinstance(error, OSError) and error.filename is None:
+        # Files are read and written under their names: this was click, printing its help.
+        error = unwritten(error)
+    if isinstance(error, GraphplanError):
+        _complain(str(error))
+        return click.exceptions.Exit(error.exit_code)
+    reason = str(error).partition("\n")[0]
+    _complain(
+        f"internal error: {type(error).__name__}: {reason}; "
+        "please report it, with what `planner --debug …` prints"
+    )
+    return click.exceptions.Exit(EXIT_INTERNAL)
 
 
-def _complain(message: str, program: str) -> None:
-    click.echo(f"{program}: error: {message}", err=True)
+def _complain(message: str) -> None:
+    write_stderr(f"planner: error: {message}\n")
 
 
 def _usage_message(error: click.ClickException) -> str:
@@ -97,15 +109,6 @@ def _usage_message(error: click.ClickException) -> str:
     message = " ".join(error.format_message().split()).rstrip(".")
     ctx = error.ctx if isinstance(error, click.UsageError) else None
     return f"{message}; see `{ctx.command_path} --help`" if ctx else message
-
-
-def _drop_stdout() -> None:
-    """Points standard output nowhere, so that the interpreter's last flush has no reader to miss."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> None:
@@ -117,7 +120,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
         installed = version("graphplan")
     except PackageNotFoundError:
         installed = "(not installed)"
-    click.echo(f"planner {installed}")
+    write_stdout(f"planner {installed}\n")
     ctx.exit()
 
 
@@ -146,7 +149,7 @@ def main(ctx: click.Context, debug: bool) -> None:  # noqa: ARG001 - read from t
     plan which graph serves a batch, what changed, and what is wrong with it.
     """
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        write_stdout(f"{ctx.get_help()}\n")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,8 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 
-import click
-
 from planner.cli.blocks import Block
-from planner.cli.files import write_stdout
+from planner.cli.streams import write_stderr, write_stdout
 from planner.documents.tree import printable
 
 WIDTH = 100
@@ -25,13 +23,15 @@ def show(blocks: Sequence[Block], *, err: bool = False) -> None:
     """Draws ``blocks`` on standard output, or on standard error."""
     stream = sys.stderr if err else sys.stdout
     if is_terminal(stream):
-        from planner.cli.rich_render import draw
+        from planner.cli.rich_render import drawn
 
-        draw(blocks, stream)
-    elif err:
-        click.echo(plain(blocks), err=True, nl=False)
+        text = drawn(blocks, stream)
     else:
-        write_stdout(plain(blocks))
+        text = plain(blocks)
+    if err:
+        write_stderr(text)
+    else:
+        write_stdout(text)
 
 
 def is_terminal(stream: object) -> bool:

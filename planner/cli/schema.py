@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from planner.cli.answers import to_json
 from planner.cli.files import write_output
 from planner.cli.options import examples
-from planner.documents.schema import KINDS, json_schema
+from planner.documents.schema import KINDS, schema_text
 
 
 @click.command(
@@ -22,5 +21,4 @@ from planner.documents.schema import KINDS, json_schema
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
 def command(kind: str, output: str | None) -> None:
     """Print the JSON Schema (2020-12) of a deployment or a plan."""
-    text = to_json(json_schema(kind))
-    write_output(output, text, replaces=rb'"\$schema"')
+    write_output(output, schema_text(kind), replaces=rb'"\$schema"')

@@ -34,6 +34,11 @@ def within(minimum: int, maximum: int | None = None) -> dict[str, int]:
     return {"minimum": minimum} if maximum is None else {"minimum": minimum, "maximum": maximum}
 
 
+def unless_auto(backend: str | None) -> str | None:
+    """The name of an attention backend as vLLM spells it, ``None`` where the engine is to choose."""
+    return None if backend is None or backend.casefold() == "auto" else backend.upper()
+
+
 @frozen(kw_only=True)
 class HfConfig:
     """What planning uses of one Hugging Face ``config.json``.
@@ -94,6 +99,24 @@ class ModelSection:
 
 
 @frozen(kw_only=True)
+class AttentionSection:
+    """vLLM's AttentionConfig: takes whatever users pass to ``--attention-config``.
+
+    ``backend`` is another spelling of ``model.attention_backend``; ``backend_per_kind`` wins over
+    both for layers of its kinds. The presence of ``hisparse_config`` turns HiSparse on.
+    """
+
+    vllm_config: ClassVar[str] = "AttentionConfig"
+
+    backend: str | None = None
+    backend_per_kind: Mapping[str, str] = field(factory=dict)
+    flash_attn_version: int | None = field(default=None, metadata={"choices": (2, 3, 4)})
+    use_trtllm_attention: bool | None = None
+    hisparse_config: Mapping[str, Json] | None = None
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
 class ParallelSection:
     """vLLM's ParallelConfig."""
 
@@ -113,6 +136,11 @@ class ParallelSection:
     dbo_decode_token_threshold: int | None = field(default=None, metadata=within(0))
     dbo_prefill_token_threshold: int | None = field(default=None, metadata=within(0))
     ignored: Mapping[str, Json] = field(factory=dict)
+
+    @property
+    def num_ubatches(self) -> int:
+        """Microbatches that a step may be cut into; 1 where none are asked for."""
+        return 2 if self.enable_dbo else max(self.ubatch_size or 0, 1)
 
 
 @frozen(kw_only=True)
@@ -176,7 +204,7 @@ class CompilationSection:
     mode: CompilationMode | None = None
     cudagraph_mode: CUDAGraphMode | None = None
     cudagraph_capture_sizes: tuple[int, ...] | None = field(
-        default=None, metadata=within(0, MAX_GRAPH_TOKENS)
+        default=None, metadata=within(1, MAX_GRAPH_TOKENS)
     )
     max_cudagraph_capture_size: int | None = field(default=None, metadata=within(0, MAX_GRAPH_TOKENS))
     cudagraph_specialize_lora: bool | None = None
@@ -191,6 +219,22 @@ class CompilationSection:
     encoder_cudagraph_max_vision_items_per_batch: int | None = field(
         default=None, metadata=within(0, MAX_GRAPH_TOKENS)
     )
+    cudagraph_decoder_replay: bool | None = None
+    decoder_replay_cudagraph_capture_sizes: tuple[int, ...] | None = field(
+        default=None, metadata=within(1, MAX_GRAPH_TOKENS)
+    )
+    ignored: Mapping[str, Json] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class KvTransferSection:
+    """vLLM's KVTransferConfig: takes whatever users pass to ``--kv-transfer-config``."""
+
+    vllm_config: ClassVar[str] = "KVTransferConfig"
+
+    kv_connector: str | None = None
+    kv_connector_extra_config: Mapping[str, Json] = field(factory=dict)
+    kv_connector_module_path: str | None = None
     ignored: Mapping[str, Json] = field(factory=dict)
 
 
@@ -220,13 +264,42 @@ class Deployment:
     name: str | None = None
     engine: EngineSection = field(factory=EngineSection)
     model: ModelSection = field(factory=ModelSection)
+    attention: AttentionSection = field(factory=AttentionSection)
     parallel: ParallelSection = field(factory=ParallelSection)
     scheduler: SchedulerSection = field(factory=SchedulerSection)
     speculative: SpeculativeSection | None = None
     lora: LoraSection | None = None
     compilation: CompilationSection = field(factory=CompilationSection)
+    kv_transfer: KvTransferSection = field(factory=KvTransferSection)
     device: DeviceSection = field(factory=DeviceSection)
     capture: CaptureSection = field(factory=CaptureSection)
+
+    @property
+    def attention_backend(self) -> str | None:
+        """The backend that is asked for all of the target's layers, under either of its spellings.
+
+        ``None`` means that the engine chooses, which ``auto`` asks for as well.
+
+        Raises:
+            PlanError: the two spellings name different backends.
+        """
+        by_model, by_section = unless_auto(self.model.attention_backend), unless_auto(self.attention.backend)
+        if by_model and by_section and by_model != by_section:
+            raise PlanError(
+                f"{by_model} and {by_section} are both asked for; drop one of the two",
+                fields=("model.attention_backend", "attention.backend"),
+            )
+        return by_model or by_section
+
+    @property
+    def attention_backend_field(self) -> str:
+        """Dotted path of the setting that ``attention_backend`` comes from."""
+        return "attention.backend" if unless_auto(self.attention.backend) else "model.attention_backend"
+
+    @property
+    def uses_hisparse(self) -> bool:
+        """Whether sparse MLA keeps its cache in host memory and reads the hot part alone."""
+        return self.attention.hisparse_config is not None
 
     @property
     def verifies_adaptively(self) -> bool:
@@ -235,7 +308,10 @@ class Deployment:
 
     def ignored_paths(self) -> Iterator[str]:
         """Dotted paths of settings that vLLM knows and planning does not use."""
-        for name in ("parallel", "scheduler", "speculative", "lora", "compilation"):
+        for name in (
+            *("attention", "parallel", "scheduler", "speculative", "lora", "compilation"),
+            "kv_transfer",
+        ):
             section = getattr(self, name)
             if section is not None:
                 yield from (f"{name}.{key}" for key in section.ignored)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from attrs import evolve
+from attrs import evolve, fields
 
 from planner.documents.deployment import API_VERSION, Deployment
 from planner.documents.hf_config import with_configs
@@ -14,6 +14,7 @@ from planner.documents.scalars import is_null, to_str
 from planner.documents.sources import Document, Source, read_source
 from planner.documents.structure import structure
 from planner.documents.tree import Node, NodeError, Table, described, shown, under
+from planner.errors import ArgumentError
 from planner.modes import Runner
 
 DEPLOYMENT = Deployment.__name__
@@ -26,8 +27,11 @@ def load_deployment(source: Source, *, path: str | None = None) -> Deployment:
     ``path`` is the name of the source in messages, by default its own.
 
     Raises:
+        ArgumentError: ``source`` is a document already.
         DocumentError: the source cannot be read or is no valid Deployment.
     """
+    if isinstance(source, Deployment | Plan):
+        raise _loaded("load_deployment", source, Plan="its Deployment is plan.deployment")
     document = read_source(source, path=path)
     with _named(document):
         _expect_kind(document.root, DEPLOYMENT)
@@ -38,8 +42,11 @@ def load_plan(source: Source, *, path: str | None = None) -> Plan:
     """The Plan in ``source``, which is as for ``load_deployment``.
 
     Raises:
+        ArgumentError: ``source`` is a document already.
         DocumentError: the source cannot be read or is no valid Plan.
     """
+    if isinstance(source, Deployment | Plan):
+        raise _loaded("load_plan", source, Deployment="compile_plan makes a plan of it")
     document = read_source(source, path=path)
     with _named(document):
         _expect_kind(document.root, PLAN)
@@ -50,11 +57,21 @@ def load_document(source: Source, *, path: str | None = None) -> Deployment | Pl
     """The Deployment or Plan in ``source``, whichever its ``kind`` says.
 
     Raises:
+        ArgumentError: ``source`` is a document already.
         DocumentError: the source cannot be read or is no valid document.
     """
+    if isinstance(source, Deployment | Plan):
+        raise _loaded("load_document", source)
     document = read_source(source, path=path)
     with _named(document):
         return _plan(document) if _kind(document.root) == PLAN else _deployment(document)
+
+
+def _loaded(function: str, document: Deployment | Plan, **instead: str) -> ArgumentError:
+    """The error of a loader that is given what loaders return."""
+    kind = type(document).__name__
+    hint = instead.get(kind, "use it as it is")
+    return ArgumentError(f"{function} takes a path, YAML text or a mapping; this is a {kind} already: {hint}")
 
 
 @contextmanager
@@ -102,21 +119,35 @@ def _header_error(root: Table, key: str, message: str) -> NodeError:
     return error
 
 
-def _body(document: Document) -> Table:
-    """The document without its header."""
+def _refuse_mislabelled(root: Table, kind: str) -> None:
+    """Refuse a document of one kind under the name of the other: every one of its keys would be unknown."""
+    keys, classes = root.values.keys() - {"apiVersion", "kind"}, {DEPLOYMENT: Deployment, PLAN: Plan}
+    known = {name: {field.name for field in fields(cls)} for name, cls in classes.items()}
+    other = DEPLOYMENT if kind == PLAN else PLAN
+    foreign = [key for key in root.values if key in keys & known[other] - known[kind]]
+    if foreign and not keys & known[kind] - known[other]:
+        words = f"{', '.join(foreign)} {'is a key' if len(foreign) == 1 else 'are keys'}"
+        raise _header_error(
+            root, "kind", f"this says {kind}, but {words} of a {other}; write kind: {other} if it is one"
+        )
+
+
+def _body(document: Document, kind: str) -> Table:
+    """The document, which says that it is a ``kind``, without its header."""
     root = document.root
     if not isinstance(root, Table):
         raise NodeError(f"expected a mapping, found {described(root)}", root.place)
+    _refuse_mislabelled(root, kind)
     values = {key: value for key, value in root.values.items() if key not in ("apiVersion", "kind")}
     return Table(values, root.keys, root.place)
 
 
 def _deployment(document: Document) -> Deployment:
-    return structure(with_configs(_body(document), document.folder), Deployment)
+    return structure(with_configs(_body(document, DEPLOYMENT), document.folder), Deployment)
 
 
 def _plan(document: Document) -> Plan:
-    body = _body(document)
+    body = _body(document, PLAN)
     deployment = body.values.get("deployment")
     if isinstance(deployment, Table):
         with under("deployment"):

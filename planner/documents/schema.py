@@ -1,12 +1,13 @@
 """JSON Schemas of both kinds of document, for editors: made from the document classes.
 
-They describe documents as JSON has them. Two things a schema cannot say: names of enumerations are
-taken in any case, and string fields take unquoted numbers as text.
+They describe documents as JSON has them. One thing a schema cannot say: string fields take unquoted
+numbers as text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -55,6 +56,11 @@ def json_schema(kind: str) -> Schema:
     }
 
 
+def schema_text(kind: str) -> str:
+    """The JSON Schema of ``deployment`` or ``plan`` as the file that it is shipped in."""
+    return json.dumps(json_schema(kind), indent=2, ensure_ascii=False) + "\n"
+
+
 def _object(cls: Any, definitions: dict[str, Schema]) -> Schema:
     """The schema of a document class; those of the classes inside it go into ``definitions``."""
     resolve_types(cls)
@@ -87,7 +93,8 @@ def _first_paragraph(cls: type) -> str:
 def _field(field: Attribute[Any], vllm_config: str | None, definitions: dict[str, Schema]) -> Schema:
     schema = _with_limits(_type(field.type, definitions), field.metadata, _LIMITS)
     if choices := field.metadata.get("choices"):
-        schema = {"enum": [str(choice) for choice in choices]}
+        is_enum = isinstance(choices[0], Enum)
+        schema = _enum(choices) if is_enum else {"enum": list(choices)}
     if field.default is not NOTHING:
         schema = _or_null(schema)
     if vllm_config is not None and field.name in vllm_fields(vllm_config):
@@ -115,7 +122,7 @@ def _type(annotation: Any, definitions: dict[str, Schema]) -> Schema:
     if has(annotation):
         return _reference(annotation, definitions)
     if isinstance(annotation, type) and issubclass(annotation, Enum):
-        return _enum(annotation)
+        return _enum(tuple(annotation))
     return dict(_SCALARS.get(annotation, {}))
 
 
@@ -132,9 +139,18 @@ def _reference(cls: Any, definitions: dict[str, Schema]) -> Schema:
     return {"$ref": f"#/$defs/{cls.__name__}"}
 
 
-def _enum(cls: type[Enum]) -> Schema:
-    integers = [member.value for member in cls if cls in INTEGER_ENUMS and isinstance(member.value, int)]
-    return {"enum": [*(str(member) for member in cls), *integers]}
+def _enum(members: Sequence[Enum]) -> Schema:
+    """Names as documents spell them, which editors offer, and the same in any other case."""
+    names = [str(member) for member in members]
+    integers = [
+        member.value for member in members if type(member) in INTEGER_ENUMS and isinstance(member.value, int)
+    ]
+    any_case = "|".join("".join(map(_any_case, name)) for name in names)
+    return {"anyOf": [{"enum": [*names, *integers]}, {"type": "string", "pattern": f"^(?:{any_case})$"}]}
+
+
+def _any_case(letter: str) -> str:
+    return f"[{letter.upper()}{letter.lower()}]" if letter.isalpha() else letter
 
 
 def _with_limits(schema: Schema, limits: Mapping[str, Any], names: Mapping[str, str]) -> Schema:
@@ -148,6 +164,8 @@ def _or_null(schema: Schema) -> Schema:
     """``schema`` for a key that may be empty, which is the same as leaving it out."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
     if "type" in schema:
         types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         return {**schema, "type": [*types, "null"]}

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from attrs import NOTHING, Attribute, fields, has, resolve_types
 from cattrs import BaseConverter
 
+from planner.describe import range_fault
 from planner.documents.data import UNWRITTEN, VLLM_CONFIG
 from planner.documents.deployment import HfConfig
 from planner.documents.scalars import is_null, to_bool, to_float, to_int, to_int_or_str, to_json, to_str
@@ -142,7 +143,8 @@ def _enum_hook(cls: Any) -> Hook:
             return digits[node.text]
         if isinstance(node, Scalar) or (isinstance(node, Value) and isinstance(node.value, str)):
             name = to_str(node)
-            if name.casefold() in by_name:
+            # Other alphabets have letters that fold to those of ASCII, and schemas do not know them.
+            if name.isascii() and name.casefold() in by_name:
                 return by_name[name.casefold()]
             raise _unknown_name(name, cls, node)
         raise NodeError(f"expected one of {_names(cls)}, found {described(node)}", node.place)
@@ -238,10 +240,8 @@ def _check_limits(value: Any, node: Node, minimum: int | None, maximum: int | No
         for index, (item, item_node) in enumerate(zip(value, node.items, strict=True)):
             with under(index):
                 _check_limits(item, item_node, minimum, maximum)
-    elif minimum is not None and value < minimum:
-        raise NodeError(f"{value} is too small; the smallest value is {minimum}", node.place)
-    elif maximum is not None and value > maximum:
-        raise NodeError(f"{value} is too large; the largest value is {maximum}", node.place)
+    elif fault := range_fault(value, minimum, maximum):
+        raise NodeError(fault, node.place)
 
 
 def _other_settings(

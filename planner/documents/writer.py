@@ -21,7 +21,7 @@ from planner.documents.plan import Plan
 from planner.documents.reader import MAX_BYTES
 from planner.documents.scalars import is_ambiguous
 from planner.documents.tree import MAX_NODES
-from planner.errors import DocumentError
+from planner.errors import DocumentError, argument_error
 
 _LINE_BREAK = re.compile("[\n\r\x85\u2028\u2029]")
 
@@ -51,8 +51,11 @@ def dump_deployment(deployment: Deployment) -> str:
     """The Deployment as YAML that ``load_deployment`` reads back equal.
 
     Raises:
+        ArgumentError: ``deployment`` is none.
         DocumentError: it is larger than any document that is read.
     """
+    if not isinstance(deployment, Deployment):
+        raise argument_error("dump_deployment", "Deployment", deployment, Plan="dump_plan writes that")
     return _dump(as_data(deployment))
 
 
@@ -60,8 +63,11 @@ def dump_plan(plan: Plan) -> str:
     """The Plan as YAML that ``load_plan`` reads back equal.
 
     Raises:
+        ArgumentError: ``plan`` is none.
         DocumentError: it is larger than any document that is read.
     """
+    if not isinstance(plan, Plan):
+        raise argument_error("dump_plan", "Plan", plan, Deployment="dump_deployment writes that")
     return _dump(as_data(plan))
 
 

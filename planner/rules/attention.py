@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
-from planner.documents.deployment import Deployment
+from planner.documents.deployment import Deployment, unless_auto
 from planner.documents.plan import AttentionGroup, Finding, Severity
 from planner.errors import PlanError
 from planner.modes import AttentionSupport
@@ -53,12 +53,12 @@ def attention_of(deployment: Deployment, settings: Settings) -> Attention:
         PlanError: the engine refuses the settings, or no backend of a given name is known.
     """
     model = deployment.model
-    names = model.attention_backends or (model.attention_backend and (model.attention_backend,))
+    backend = deployment.attention_backend
     if model.attention_support is not None:
         found = Attention(support=model.attention_support)
     elif settings.target is not None and not model.attention_backends:
         found = _selected(deployment, settings, settings.target)
-    elif names:
+    elif names := _written_backends(deployment, backend):
         found = _named(deployment, settings, names)
     else:
         found = Attention(support=AttentionSupport.ALWAYS, findings=(_ASSUMED_SUPPORT,))
@@ -82,12 +82,12 @@ def _with_draft_as_written(deployment: Deployment, settings: Settings, found: At
     speculative = deployment.speculative
     if speculative is None:
         return found
-    support, backend = speculative.attention_support, speculative.attention_backend
+    support, backend = speculative.attention_support, unless_auto(speculative.attention_backend)
     if support is None:
         derived = settings.target is not None and deployment.model.attention_support is None
         if backend is None or derived:
             return found
-        named = _support_of(deployment, settings, backend, DRAFT_BACKEND_FIELD)
+        named = _support_of(deployment, settings, WrittenBackend(backend, DRAFT_BACKEND_FIELD))
         support = named.support
         found = evolve(found, findings=(*found.findings, *named.findings))
     written = AttentionGroup(kind="draft", backend=backend or "as written", support=support)
@@ -131,13 +131,45 @@ def _as_groups(groups: Iterable[BackendGroup]) -> tuple[AttentionGroup, ...]:
     )
 
 
-def _named(deployment: Deployment, settings: Settings, names: Sequence[str]) -> Attention:
-    """What the backends that the user names replay, as far as names tell."""
-    field = "model.attention_backends" if deployment.model.attention_backends else "model.attention_backend"
+@frozen
+class WrittenBackend:
+    """A backend that the user names, the setting that names it, and for which kind of layers."""
+
+    name: str
+    field: str
+    kind: str = "named"
+
+
+def _written_backends(deployment: Deployment, backend: str | None) -> tuple[WrittenBackend, ...]:
+    """The backends that the user names, ``backend`` the one for all layers.
+
+    Without a model all of them are taken to have layers.
+
+    Raises:
+        PlanError: a kind that vLLM does not have, or too many names.
+    """
+    from planner.backends.request import PER_KIND_FIELD, backends_per_kind
+
+    names = deployment.model.attention_backends or ()
     if len(names) > MAX_KV_GROUPS:
         message = f"{len(names)} backends are named, one a KV group; planning takes at most {MAX_KV_GROUPS}"
-        raise PlanError(message, fields=(field,))
-    found = [_support_of(deployment, settings, name, field) for name in names]
+        raise PlanError(message, fields=("model.attention_backends",))
+    if names:
+        return tuple(WrittenBackend(name, "model.attention_backends") for name in names)
+    for_all = () if backend is None else (WrittenBackend(backend, deployment.attention_backend_field),)
+    return (
+        *for_all,
+        *(
+            WrittenBackend(name, f"{PER_KIND_FIELD}.{kind}", kind)
+            for kind, name in backends_per_kind(deployment).items()
+            if unless_auto(name)
+        ),
+    )
+
+
+def _named(deployment: Deployment, settings: Settings, names: Sequence[WrittenBackend]) -> Attention:
+    """What the backends that the user names replay, as far as names tell."""
+    found = [_support_of(deployment, settings, written) for written in names]
     bounds = [each.varlen_max_query_len for each in found if each.support is not AttentionSupport.ALWAYS]
     known_bounds = [bound for bound in bounds if bound is not None]
     findings = [finding for each in found for finding in each.findings]
@@ -149,18 +181,18 @@ def _named(deployment: Deployment, settings: Settings, names: Sequence[str]) -> 
     )
 
 
-def _support_of(deployment: Deployment, settings: Settings, name: str, field: str) -> Attention:
+def _support_of(deployment: Deployment, settings: Settings, written: WrittenBackend) -> Attention:
     """What one named backend replays on the deployment's device."""
     from planner.backends.named import support_of_backend_name
     from planner.backends.request import deployment_environment
 
     capability, assumed = _capability(settings)
     environment = deployment_environment(deployment, compute_capability=capability, runner=settings.runner)
-    named = support_of_backend_name(name, environment, field=field)
+    named = support_of_backend_name(written.name, environment, field=written.field)
     return Attention(
         support=named.support,
         varlen_max_query_len=named.varlen_max_query_len,
-        groups=(AttentionGroup(kind="named", backend=name.upper(), support=named.support),),
+        groups=(AttentionGroup(kind=written.kind, backend=written.name.upper(), support=named.support),),
         findings=(*_assumptions(named.assumptions), *assumed),
     )
 

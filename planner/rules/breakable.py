@@ -35,6 +35,21 @@ BREAKABLE_ARCHITECTURES = (
 """Beginnings of the architectures that are served with breakable graphs unless the switch says no."""
 
 
+UNCOMPILED_ARCHITECTURES = ("LongcatFlashNgram",)
+"""Beginnings of the architectures that are recorded whole instead, unless a compile mode is written."""
+
+
+def uncompiled_reason(target: ModelFacts | None) -> str | None:
+    """Why the model is not compiled where no compile mode is written, ``None`` where it is.
+
+    Source: vLLM 0.33, overrides by model (rules 2.7).
+    """
+    architecture = (target and target.architecture) or ""
+    if architecture.startswith(UNCOMPILED_ARCHITECTURES):
+        return f"{architecture} is recorded whole and not compiled, unless compilation.mode is written"
+    return None
+
+
 def breakable_reason(deployment: Deployment, target: ModelFacts | None) -> str | None:
     """Why graphs are breakable, ``None`` where they are not.
 

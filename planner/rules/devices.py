@@ -11,6 +11,7 @@ import re
 from attrs import frozen
 
 from planner.documents.deployment import DeviceSection
+from planner.documents.plan import Finding, Severity
 from planner.errors import PlanError
 from planner.modes import Usage
 
@@ -40,20 +41,31 @@ KNOWN_DEVICES = {
     "B200": Device("B200", (10, 0), 178),
     "GB200": Device("GB200", (10, 0), 184),
     "B300": Device("B300", (10, 3), 267),
+    "GB300": Device("GB300", (10, 3), 267),
     "RTX 5090": Device("RTX 5090", (12, 0), 31),
     "RTX PRO 6000": Device("RTX PRO 6000", (12, 0), 94),
     "GB10": Device("GB10", (12, 1), 119),
 }
+
+OTHER_PLATFORMS = {
+    "ROCm": re.compile(r"ROCM|HIP|INSTINCT|RADEON|\bMI\s?\d{2,3}[A-Z]*\b|\bRX\s?\d{4}|\bGFX\d"),
+    "XPU": re.compile(r"\bXPU\b|\bARC\b|PONTE VECCHIO|\bPVC\b|BATTLEMAGE|GPU MAX"),
+    "Gaudi": re.compile(r"GAUDI|\bHPU\b|\bHL-?\d{3}"),
+    "CPU": re.compile(r"\bCPU\b|XEON|EPYC|GRAVITON|\bX86|\bAARCH64\b|\bARM64\b"),
+    "TPU": re.compile(r"\bTPU\b"),
+    "NPU": re.compile(r"\bNPU\b|ASCEND"),
+}
+"""What the names of devices that are none of CUDA look like, by platform."""
 
 
 def device_of(section: DeviceSection) -> Device:
     """The accelerator of a deployment: what is written, completed by what its name tells.
 
     Raises:
-        PlanError: the compute capability is not of the form ``9.0``.
+        PlanError: the device is none of CUDA, or the compute capability is not of the form ``9.0``.
     """
-    name = (section.name or "").upper().removeprefix("NVIDIA ").removeprefix("GEFORCE ").strip()
-    known = KNOWN_DEVICES.get(name, Device(section.name, None, None))
+    _refuse_other_platform(section)
+    known = KNOWN_DEVICES.get(_known_name(section), Device(section.name, None, None))
     capability = known.compute_capability
     if section.compute_capability is not None:
         match = re.fullmatch(r"(\d{1,2})\.(\d)", section.compute_capability)
@@ -65,6 +77,38 @@ def device_of(section: DeviceSection) -> Device:
         capability = int(match[1]), int(match[2])
     memory = known.memory_gib if section.memory_gib is None else section.memory_gib
     return Device(section.name, capability, memory)
+
+
+def device_findings(section: DeviceSection) -> tuple[Finding, ...]:
+    """The finding that a device's name tells nothing, where a fact is then missing."""
+    facts = (("compute_capability", section.compute_capability), ("memory_gib", section.memory_gib))
+    missing = [name for name, value in facts if value is None]
+    if section.name is None or _known_name(section) in KNOWN_DEVICES or not missing:
+        return ()
+    unknown = Finding(
+        severity=Severity.WARNING,
+        code="unknown-device",
+        message=f"{section.name} is none of the devices that are known by name, and {' and '.join(missing)} "
+        f"{'is' if len(missing) == 1 else 'are'} not given; known are {', '.join(KNOWN_DEVICES)}",
+        fix=" and ".join(f"device.{name}" for name in missing),
+    )
+    return (unknown,)
+
+
+def _known_name(section: DeviceSection) -> str:
+    """The device's name as it is known, if it is."""
+    return (section.name or "").upper().removeprefix("NVIDIA ").removeprefix("GEFORCE ").strip()
+
+
+def _refuse_other_platform(section: DeviceSection) -> None:
+    name = (section.name or "").upper()
+    for platform, pattern in OTHER_PLATFORMS.items():
+        if pattern.search(name):
+            raise PlanError(
+                f"{section.name} is a {platform} device, and the rules that planning knows are those of CUDA "
+                "devices; name one of those",
+                fields=("device.name",),
+            )
 
 
 @frozen

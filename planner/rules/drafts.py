@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from planner.documents.deployment import Deployment, SpeculativeSection
 from planner.documents.plan import DRAFT, Finding, ResolvedFamily, Severity
-from planner.methods import DFLASH, DSPARK, V1_DRAFT_METHODS, method_kind
+from planner.methods import (
+    DFLASH,
+    DRAFTLESS_METHODS,
+    DSPARK,
+    KNOWN_METHODS,
+    V1_DRAFT_METHODS,
+    method_kind,
+    nearest_methods,
+)
 from planner.modes import Runner
 from planner.rules.attention import Attention
 from planner.rules.draft import block_draft_family
@@ -13,7 +21,7 @@ from planner.rules.draft_v1 import v1_draft_family
 from planner.rules.family import Family, OtherFamilies, unplanned
 from planner.rules.settings import Settings
 
-WITHOUT_GRAPHS = frozenset({"ngram", "ngram_gpu", "suffix", "draft_model", "extract_hidden_states"})
+WITHOUT_GRAPHS = DRAFTLESS_METHODS | {"draft_model"}
 """Methods whose drafting the V2 runner records no graphs of (rules 7.7)."""
 
 ANCHOR_ASSUMED = Finding(
@@ -49,14 +57,22 @@ def draft_families(
         return unplanned(
             "the draft's graphs", "speculative.method is not given", "speculative.method: eagle3"
         )
+    return _unknown(method)
+
+
+def _unknown(method: str) -> OtherFamilies:
+    nearest, *others = nearest_methods(method)
     return unplanned(
-        "the draft's graphs", f"the families of method {method} are not known", "plan them by hand"
+        "the draft's graphs",
+        f"the families of method {method} are not known; known are {', '.join((nearest, *others))}",
+        f"speculative.method: {nearest}, or plan them by hand",
     )
 
 
 def _v1_families(speculative: SpeculativeSection, target: ResolvedFamily) -> OtherFamilies:
-    if method_kind(speculative.method) not in V1_DRAFT_METHODS:
-        return OtherFamilies()
+    method = method_kind(speculative.method)
+    if method not in V1_DRAFT_METHODS:
+        return OtherFamilies() if method is None or method in KNOWN_METHODS else _unknown(method)
     resolved, entries, decision = v1_draft_family(target, enforce_eager=bool(speculative.enforce_eager))
     family = Family(name=DRAFT, resolved=resolved, entries=entries, decisions=(decision,))
     return OtherFamilies(families=(family,))

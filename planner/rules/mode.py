@@ -62,8 +62,9 @@ class ModeRequest:
     """Settings that the mode follows from before attention is looked at; ``None`` is "not given".
 
     ``v1_schedule`` says that the V1 runner drafts by a schedule. ``breakable_because`` says why
-    graphs are breakable, ``None`` where they are not. ``layerwise_connector`` names a KV connector
-    that moves each layer's cache on its own.
+    graphs are breakable, ``None`` where they are not. ``uncompiled_because`` says why the model is
+    recorded whole and not compiled where no compile mode is written. ``layerwise_connector`` names a
+    KV connector that moves each layer's cache on its own.
     """
 
     cudagraph_mode: CUDAGraphMode | None = None
@@ -72,6 +73,8 @@ class ModeRequest:
     enforce_eager: bool = False
     torch_compile_disabled: bool = False
     breakable_because: str | None = None
+    uncompiled_because: str | None = None
+    hisparse: bool = False
     v1_schedule: bool = False
     pooling: bool = False
     encoder_decoder: bool = False
@@ -79,7 +82,12 @@ class ModeRequest:
 
 
 def asked_modes(request: ModeRequest) -> ModeState:
-    """The modes that are asked for: what is written, else the optimisation level's defaults."""
+    """The modes that are asked for: what is written, else the optimisation level's defaults.
+
+    A model that is recorded whole comes before either.
+    """
+    if request.compile_mode is None and request.uncompiled_because:
+        return _uncompiled(request, request.uncompiled_because)
     level = request.optimization_level
     compile_default = CompilationMode.NONE if level == 0 else CompilationMode.VLLM_COMPILE
     because = f"default of optimization_level {level}"
@@ -97,9 +105,30 @@ def asked_modes(request: ModeRequest) -> ModeState:
     )
 
 
+def _uncompiled(request: ModeRequest, because: str) -> ModeState:
+    rule, asked = "model-default", request.cudagraph_mode
+    full, none = CUDAGraphMode.FULL, CompilationMode.NONE
+    decisions = [Decision(path=COMPILE_FIELD, became=str(none), rule=rule, because=because)]
+    if asked is not full:
+        overruled = None if asked is None else str(asked)
+        decisions.append(
+            Decision(path=MODE_FIELD, asked=overruled, became=str(full), rule=rule, because=because)
+        )
+    return ModeState(cudagraph_mode=full, compile_mode=none, decisions=tuple(decisions))
+
+
 def mode_before_sizes(request: ModeRequest) -> ModeState:
-    """The mode that decides whether capture sizes exist at all."""
+    """The mode that decides whether capture sizes exist at all.
+
+    Raises:
+        PlanError: FULL is asked for and HiSparse is on.
+    """
     return _within_model_kind(_within_compilation(request), request)
+
+
+def mode_after_sizes(state: ModeState, request: ModeRequest) -> ModeState:
+    """The mode as the engine looks at pieces a second time: a model's kind may have asked for them."""
+    return state if request.breakable_because else _without_uncompiled_pieces(state)
 
 
 def _within_model_kind(state: ModeState, request: ModeRequest) -> ModeState:
@@ -129,8 +158,19 @@ def _within_compilation(request: ModeRequest) -> ModeState:
     if request.v1_schedule and state.cudagraph_mode.has_full_cudagraphs():
         because = "the v1 runner records no FULL graphs for draft lengths that follow a schedule"
         state = state.lowered(CUDAGraphMode.PIECEWISE, "v1-schedule", because)
+    if request.hisparse and state.cudagraph_mode is CUDAGraphMode.FULL:
+        raise PlanError(
+            "FULL is asked for, but HiSparse decodes and prefills in different graphs; set cudagraph_mode "
+            "FULL_AND_PIECEWISE or FULL_DECODE_ONLY, or drop hisparse_config",
+            fields=(MODE_FIELD, "attention.hisparse_config"),
+        )
     if request.breakable_because:
         return state.compiled(CompilationMode.NONE, "breakable-graphs", request.breakable_because)
+    return _without_uncompiled_pieces(state)
+
+
+def _without_uncompiled_pieces(state: ModeState) -> ModeState:
+    """``state`` without pieces that no compilation makes."""
     if state.compile_mode is CompilationMode.VLLM_COMPILE:
         return state
     because = f"compilation.mode is {state.compile_mode}, which records no pieces"

@@ -1,7 +1,7 @@
 """Which of vLLM's two model runners serves a deployment, and why.
 
-HiSparse and watermarking, which force the V2 runner, have no setting in a deployment and are not
-modelled; neither is a draft whose ``lm_head`` is quantised.
+Watermarking, which forces the V2 runner, has no setting in a deployment and is not modelled; neither
+are a draft whose ``lm_head`` is quantised and Parse-3.5's MTP, which V1 does not serve.
 
 Source: vLLM 0.33, runner choice and the unsupported features of either runner (rules 0, 3.5).
 """
@@ -16,12 +16,14 @@ from attrs import frozen
 from planner.documents.deployment import Deployment, SpeculativeSection
 from planner.errors import PlanError
 from planner.methods import DFLASH_METHODS
-from planner.modes import CUDAGraphMode, Runner
+from planner.modes import Runner
 
 if TYPE_CHECKING:
     from planner.models.facts import ModelFacts
 
 V2_ENV = "VLLM_USE_V2_MODEL_RUNNER"
+DEFAULT_RUNNER = "the engine's default"
+"""Why V2 serves where nothing speaks against it."""
 
 
 @frozen
@@ -46,10 +48,12 @@ def choose_runner(
     """
     forced, because = _forced(deployment)
     beyond_v2 = tuple(_beyond_v2(deployment, target, explicit=forced is Runner.V2))
-    if forced is None and not beyond_v2:
-        return Runner.V2, "the engine's default"
+    if forced is None and not beyond_v2 and not deployment.uses_hisparse:
+        return Runner.V2, DEFAULT_RUNNER
     runner = forced or Runner.V1
-    if forced is None:
+    if deployment.uses_hisparse:
+        runner, because = _hisparse_runner(forced)
+    elif forced is None:
         because = f"the V2 runner does not serve {beyond_v2[0].what}"
     missing = beyond_v2 if runner is Runner.V2 else tuple(_beyond_v1(deployment, target, draft))
     if missing:
@@ -74,6 +78,17 @@ def _forced(deployment: Deployment) -> tuple[Runner | None, str]:
     return by_env, f"{V2_ENV} is {value}"
 
 
+def _hisparse_runner(forced: Runner | None) -> tuple[Runner, str]:
+    """HiSparse runs on V2 alone, even beside features that would make the engine choose V1."""
+    field = "attention.hisparse_config"
+    if forced is Runner.V1:
+        raise PlanError(
+            "HiSparse runs on the v2 runner, but v1 is asked for; drop one of the two",
+            fields=(field, "engine.runner"),
+        )
+    return Runner.V2, f"{field} is given, and HiSparse runs on v2 alone"
+
+
 def _beyond_v2(deployment: Deployment, target: ModelFacts | None, *, explicit: bool) -> Iterator[Unsupported]:
     parallel, speculative = deployment.parallel, deployment.speculative or SpeculativeSection()
     pipelined = (parallel.pipeline_parallel_size or 1) > 1
@@ -88,7 +103,7 @@ def _beyond_v2(deployment: Deployment, target: ModelFacts | None, *, explicit: b
     if speculative.use_heterogeneous_vocab:
         field = "speculative.use_heterogeneous_vocab"
         yield Unsupported("a draft with a vocabulary of its own", (field,))
-    if parallel.enable_dbo or (parallel.ubatch_size or 0) > 1:
+    if parallel.num_ubatches > 1:
         if not explicit:
             field = "parallel.enable_dbo"
             yield Unsupported(f"microbatches (DBO) unless {V2_ENV} asks for them", (field,))
@@ -114,11 +129,6 @@ def _beyond_microbatches(deployment: Deployment, target: ModelFacts | None) -> I
         (target is not None and target.is_encoder_decoder, "an encoder-decoder", "model.config"),
         (target is not None and target.is_encoder_only, "an encoder-only model", "model.config"),
         (target is not None and target.is_hybrid, "a hybrid model", "model.config"),
-        (
-            deployment.compilation.cudagraph_mode is CUDAGraphMode.PIECEWISE,
-            "cudagraph_mode PIECEWISE",
-            "compilation.cudagraph_mode",
-        ),
     )
     for met, what, field in cases:
         if met:
@@ -142,8 +152,11 @@ def _beyond_v1(
         yield Unsupported("the speculative method dspark", ("speculative.method",))
     if speculative.enable_adaptive_verification:
         yield Unsupported("adaptive verification", ("speculative.enable_adaptive_verification",))
-    if target is not None and (target.architecture or "").startswith("Step5"):
+    architecture = (target and target.architecture) or ""
+    if architecture.startswith("Step5"):
         yield Unsupported("Step5 models", ("model.config",))
+    if "Diffusion" in architecture:
+        yield Unsupported("diffusion models", ("model.config",))
     if draft is not None and speculative.method == "dflash":
         yield from _beyond_v1_dflash(draft)
 

@@ -18,7 +18,7 @@ from planner.modes import PerformanceMode, Runner, Usage
 from planner.rules.breakable import breakable_reason
 from planner.rules.devices import Device, batch_defaults, device_of
 from planner.rules.lora import lora_cases
-from planner.rules.runner import choose_runner
+from planner.rules.runner import DEFAULT_RUNNER, choose_runner
 from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def settle(deployment: Deployment) -> Settings:
     limits = _step_limits(deployment, target, device, usage, performance_mode, ranks)
     max_num_seqs = limits[0]
     draft_tokens = _num_speculative_tokens(deployment)
-    active_seqs, active_decisions = _active_seqs(deployment, draft_tokens, limits[1])
+    active_seqs, active_decisions = _active_seqs(deployment, draft_tokens, max_num_seqs, limits[1])
     runner, runner_because = choose_runner(deployment, target=target, draft=draft)
     dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks, runner)
     return Settings(
@@ -159,7 +159,9 @@ def _engine_defaults(deployment: Deployment, runner: Runner, because_runner: str
     )
     for path, asked, became, because in open_values:
         if asked is None:
-            yield Decision(path=path, became=became, rule="engine-default", because=because)
+            is_chosen = path == "engine.runner" and because != DEFAULT_RUNNER
+            rule = "runner-choice" if is_chosen else "engine-default"
+            yield Decision(path=path, became=became, rule=rule, because=because)
 
 
 def _model_facts(config: HfConfig | None, field: str) -> ModelFacts | None:
@@ -170,13 +172,16 @@ def _model_facts(config: HfConfig | None, field: str) -> ModelFacts | None:
     return model_facts(config.facts, field=field)
 
 
+def is_moe_model(deployment: Deployment, target: ModelFacts | None) -> bool | None:
+    """Whether the model has experts; ``None`` where neither the deployment nor a config says."""
+    asked = deployment.parallel.is_moe_model
+    return target.is_moe if asked is None and target is not None else asked
+
+
 def _lockstep_ranks(deployment: Deployment, target: ModelFacts | None) -> tuple[int, tuple[Decision, ...]]:
     """Data-parallel ranks that agree on every step; those of a dense model run on their own."""
     ranks = deployment.parallel.data_parallel_size or 1
-    is_moe = deployment.parallel.is_moe_model
-    if is_moe is None and target is not None:
-        is_moe = target.is_moe
-    if is_moe is not False or ranks == 1:
+    if is_moe_model(deployment, target) is not False or ranks == 1:
         return ranks, ()
     independent = Decision(
         path="parallel.data_parallel_size",
@@ -189,16 +194,26 @@ def _lockstep_ranks(deployment: Deployment, target: ModelFacts | None) -> tuple[
 
 
 def _active_seqs(
-    deployment: Deployment, draft_tokens: int, max_num_batched_tokens: int
+    deployment: Deployment, draft_tokens: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> tuple[int | None, tuple[Decision, ...]]:
-    """Most requests that a step schedules, where that is limited (rules 2.7, DFlash)."""
+    """Most requests that a step schedules, where that is limited (rules 2.7, DFlash).
+
+    Raises:
+        PlanError: the drafts of one request are more than the token budget.
+    """
     asked = deployment.scheduler.max_num_active_seqs
     speculative = deployment.speculative
     if speculative is None or speculative.method not in DFLASH_METHODS:
         return asked, ()
     drafted = draft_tokens if speculative.method == DSPARK else draft_tokens + 1
     fitting = max_num_batched_tokens // drafted
-    if fitting >= (asked or deployment.scheduler.max_num_seqs or fitting):
+    if fitting < 1:
+        raise PlanError(
+            f"each request drafts {drafted} tokens, but the budget of a step is {max_num_batched_tokens}; "
+            "raise the one or lower the other",
+            fields=("scheduler.max_num_batched_tokens", "speculative.num_speculative_tokens"),
+        )
+    if fitting >= (asked or max_num_seqs):
         return asked, ()
     lowered = Decision(
         path="scheduler.max_num_active_seqs",
@@ -274,7 +289,7 @@ def _schedule(
     if speculative is None or speculative.num_speculative_tokens_per_batch_size is None:
         return (), ()
     schedule = speculative.num_speculative_tokens_per_batch_size
-    rule, because = _dropped_schedule(speculative.method, ranks, runner)
+    rule, because = dropped_schedule(speculative.method, ranks, runner)
     if rule:
         dropped = Decision(
             path=SCHEDULE_FIELD,
@@ -290,7 +305,7 @@ def _schedule(
     return dense_schedule(schedule, max_num_seqs, draft_tokens), ()
 
 
-def _dropped_schedule(method: str | None, ranks: int, runner: Runner) -> tuple[str, str]:
+def dropped_schedule(method: str | None, ranks: int, runner: Runner) -> tuple[str, str]:
     """The rule that drops a schedule and its reason, both empty where it stays (rules 3.5)."""
     if ranks > 1:
         because = f"{ranks} data-parallel ranks in lock-step could draft different lengths"
@@ -325,8 +340,8 @@ def _microbatching(deployment: Deployment, ranks: int) -> Microbatching | None:
             cannot overlap.
     """
     parallel = deployment.parallel
-    num_ubatches = 2 if parallel.enable_dbo else parallel.ubatch_size or 0
-    if num_ubatches < 2:
+    num_ubatches = parallel.num_ubatches
+    if num_ubatches == 1:
         return None
     decode = parallel.dbo_decode_token_threshold
     prefill = parallel.dbo_prefill_token_threshold

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from planner.documents.deployment import Deployment
+from planner.documents.deployment import Deployment, HfConfig
 from planner.documents.plan import Decision
 from planner.errors import PlanError
 from planner.modes import PerformanceMode
@@ -18,6 +18,9 @@ SIZES_FIELD = "compilation.cudagraph_capture_sizes"
 MAX_FIELD = "compilation.max_cudagraph_capture_size"
 TOKENS_FIELD = "scheduler.max_num_batched_tokens"
 
+MODEL_MAXIMA = {"GptOssForCausalLM": 1024}
+"""Largest capture size in tokens that the engine sets by architecture where the user sets no size."""
+
 INTERACTIVE_SIZES = 32
 """Up to here the interactivity mode captures every size."""
 
@@ -26,7 +29,8 @@ INTERACTIVE_SIZES = 32
 class SizeRequest:
     """What capture sizes follow from; all counts are tokens of one rank but ``max_num_seqs``.
 
-    ``asked_sizes`` and ``asked_max`` are the user's, ``None`` where left open. ``ceiling`` is the
+    ``asked_sizes`` and ``asked_max`` are the user's, ``None`` where left open; ``model_max`` stands
+    for the latter where both are open and the model has a maximum of its own. ``ceiling`` is the
     platform's limit on the default maximum. ``tiers`` are the query lengths in use.
     """
 
@@ -38,6 +42,12 @@ class SizeRequest:
     interactivity: bool = False
     asked_sizes: tuple[int, ...] | None = None
     asked_max: int | None = None
+    model_max: int | None = None
+
+    @property
+    def given_max(self) -> int | None:
+        """The maximum that is not the engine's own default."""
+        return self.model_max if self.asked_max is None and self.asked_sizes is None else self.asked_max
 
 
 def size_request(
@@ -59,7 +69,15 @@ def size_request(
         interactivity=deployment.engine.performance_mode is PerformanceMode.INTERACTIVITY,
         asked_sizes=compilation.cudagraph_capture_sizes,
         asked_max=compilation.max_cudagraph_capture_size,
+        model_max=_model_max(deployment.model.config),
     )
+
+
+def _model_max(config: HfConfig | None) -> int | None:
+    """The maximum in tokens that the engine sets for a model, if any (rules 2.7)."""
+    architectures = config.facts.get("architectures") if config is not None else None
+    first = architectures[0] if isinstance(architectures, list | tuple) and architectures else None
+    return MODEL_MAXIMA.get(first) if isinstance(first, str) else None
 
 
 @frozen
@@ -82,7 +100,7 @@ def capture_sizes(request: SizeRequest) -> CaptureSizes:
     Raises:
         PlanError: the maximum is below 1, the list is empty, or the two contradict each other.
     """
-    wanted_max = request.asked_max
+    wanted_max = request.given_max
     if wanted_max is None:
         wanted_max = min(request.max_num_seqs * request.query_len * 2, request.ceiling)
     bound = min(request.max_num_batched_tokens, wanted_max)
@@ -95,7 +113,7 @@ def capture_sizes(request: SizeRequest) -> CaptureSizes:
     if request.asked_sizes is not None:
         sizes = _usable(request, request.asked_sizes)
     else:
-        extra = () if request.asked_max is not None else _uniform_decode_sizes(request, wanted_max)
+        extra = () if request.given_max is not None else _uniform_decode_sizes(request, wanted_max)
         sizes = _default_grid(request, bound, extra)
     maximum = sizes[-1] if sizes else 0
     _refuse_contradiction(request, sizes, maximum)
@@ -111,7 +129,7 @@ def _usable(request: SizeRequest, asked: tuple[int, ...]) -> tuple[int, ...]:
         )
     if min(asked) < 1:
         raise PlanError(
-            f"{min(asked)} is no number of tokens that a graph can have; the least is 1",
+            f"{min(asked)} is too small; the smallest value is 1",
             fields=(SIZES_FIELD,),
         )
     return tuple(sorted({size for size in asked if size <= request.max_num_batched_tokens}))
@@ -183,6 +201,12 @@ def _max_decisions(request: SizeRequest, maximum: int) -> tuple[Decision, ...]:
         )
     elif request.asked_sizes is not None:
         rule, because = "max-from-sizes", "the largest capture size in force"
+    elif request.model_max is not None:
+        rule = "max-of-model"
+        because = (
+            f"the engine captures this model up to {request.model_max} tokens, within the token budget "
+            f"{request.max_num_batched_tokens}, on the grid"
+        )
     else:
         rule = "max-default"
         because = (

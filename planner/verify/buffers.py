@@ -8,18 +8,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from attrs import frozen
+
 from planner.describe import counted, label
-from planner.documents.plan import TARGET, Finding, Severity
-from planner.verify.fixes import size_list
+from planner.documents.plan import Finding, Severity
+from planner.modes import CUDAGraphMode
 from planner.verify.survey import Survey
 
+DRAFT_BUFFER = "draft-buffer"
 
-def draft_buffers_found(survey: Survey) -> Iterator[Finding]:
-    """Uniform decode and prologues that need more rows than ``max_num_seqs`` requests have."""
+
+@frozen
+class PaddedDecode:
+    """The widest decode batch that is padded beyond the ``rows`` of ``num_seqs`` requests."""
+
+    num_reqs: int
+    num_tokens: int
+    padded_to: int
+    mode: CUDAGraphMode
+    num_seqs: int
+    rows: int
+
+
+def padded_decode(survey: Survey) -> PaddedDecode | None:
+    """The widest uniform decode batch that needs more rows than ``max_num_seqs`` requests have."""
+    seqs, length = survey.domain.max_num_seqs, survey.domain.decode_query_len
+    if seqs is None or survey.plan.deployment.speculative is None:
+        return None
+    rows = seqs * length
+    beyond = [
+        segment
+        for group in survey.groups
+        if group.active
+        for coverage in group.coverages
+        if coverage.batches.query_len == length
+        for segment in coverage.served
+        if segment.entry.num_tokens > rows
+    ]
+    if not beyond:
+        return None
+    segment = max(beyond, key=lambda segment: segment.most)
+    most, entry = segment.most, segment.entry
+    return PaddedDecode(most, most * length, entry.num_tokens, entry.mode, seqs, rows)
+
+
+def padded_decode_finding(padded: PaddedDecode, setting: str | None) -> Finding:
+    """The finding about it; ``setting`` is what leads to no such padding."""
+    fix = f"draft buffers of {padded.padded_to} rows"
+    return Finding(
+        severity=Severity.WARNING,
+        code=DRAFT_BUFFER,
+        message=f"decode of {counted(padded.num_reqs, 'request')} has {padded.num_tokens} rows, padded to "
+        f"{padded.padded_to} ({padded.mode}), but draft buffers for {counted(padded.num_seqs, 'request')} "
+        f"have {padded.rows}",
+        fix=f"{setting}, or {fix}" if setting else fix,
+    )
+
+
+def prologues_found(survey: Survey) -> Iterator[Finding]:
+    """Prologues that store more rows than ``max_num_seqs`` requests have."""
     seqs, speculative = survey.domain.max_num_seqs, survey.plan.deployment.speculative
     if seqs is None or speculative is None:
         return
-    yield from _padded_decode(survey, seqs, seqs * survey.domain.decode_query_len)
     verified = 1 + (speculative.num_speculative_tokens or 0)
     held = min(seqs * verified, survey.domain.max_num_tokens)
     for entry in survey.entries:
@@ -27,39 +77,8 @@ def draft_buffers_found(survey: Survey) -> Iterator[Finding]:
             stored = entry.prologue.num_context_tokens
             yield Finding(
                 severity=Severity.ERROR,
-                code="draft-buffer",
+                code=DRAFT_BUFFER,
                 message=f"graphs.{survey.family}: {label(entry)}: its prologue stores {stored} context rows, "
                 f"but {counted(seqs, 'request')} have {held}",
                 fix=f"num_context_tokens: {min((entry.num_reqs or 1) * verified, held)}",
             )
-
-
-def _padded_decode(survey: Survey, seqs: int, rows: int) -> Iterator[Finding]:
-    """The widest decode batch that is padded beyond ``rows``, the rows of ``seqs`` requests."""
-    beyond = [
-        segment
-        for group in survey.groups
-        if group.active
-        for coverage in group.coverages
-        if coverage.batches.query_len == survey.domain.decode_query_len
-        for segment in coverage.served
-        if segment.entry.num_tokens > rows
-    ]
-    if not beyond:
-        return
-    segment = max(beyond, key=lambda segment: segment.most)
-    entry = segment.entry
-    needed = segment.most * survey.domain.decode_query_len
-    resolved, compilation = survey.plan.resolved.get(TARGET), survey.plan.deployment.compilation
-    fix = f"draft buffers of {entry.num_tokens} rows"
-    if resolved is not None and resolved.cudagraph_capture_sizes:
-        asked_max = compilation.max_cudagraph_capture_size
-        exact = size_list(resolved.cudagraph_capture_sizes, (rows,), asked_max, str(rows))
-        fix = f"{exact}, or {fix}"
-    yield Finding(
-        severity=Severity.WARNING,
-        code="draft-buffer",
-        message=f"{survey.prefix}decode of {counted(segment.most, 'request')} has {needed} rows, padded to "
-        f"{entry.num_tokens} ({entry.mode}), but draft buffers for {counted(seqs, 'request')} have {rows}",
-        fix=fix,
-    )

@@ -9,7 +9,7 @@ from operator import ge
 
 from planner.describe import label
 from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
-from planner.documents.plan import Finding, Plan, Severity
+from planner.documents.plan import TARGET, Finding, Plan, Severity
 from planner.modes import CUDAGraphMode
 from planner.verify.survey import Survey
 
@@ -20,6 +20,18 @@ def ignored_settings(plan: Plan) -> Iterator[Finding]:
     if paths:
         yield Finding(
             severity=Severity.INFO, code="ignored-settings", message=f"without effect on planning: {paths}"
+        )
+
+
+def missing_target(plan: Plan) -> Iterator[Finding]:
+    """A plan that does not speak of the model itself."""
+    if TARGET not in plan.graphs:
+        has = f"it has {', '.join(plan.graphs)}" if plan.graphs else "it has none"
+        yield Finding(
+            severity=Severity.WARNING,
+            code="no-target",
+            message=f"the plan has no family {TARGET}, the graphs of the served model itself; {has}",
+            fix=f"add graphs.{TARGET}, an empty list where the model runs without graphs",
         )
 
 

@@ -203,7 +203,7 @@ def _tiers(plan: Plan, family: str, resolved: ResolvedFamily, max_num_seqs: int 
     """The scheduled query lengths of ``family``, each with its widest batch."""
     entries = plan.entries(family)
     lengths = set(resolved.uniform_query_lens)
-    scheduled = {tier.query_len: tier.max_num_reqs for tier in _scheduled_tiers(plan, max_num_seqs)}
+    scheduled = {tier.query_len: tier.max_num_reqs for tier in scheduled_tiers(plan, max_num_seqs)}
     follows_schedule = lengths == scheduled.keys()
     if resolved.decode_query_len and (not lengths or _is_block_draft(plan, family)):
         # A block draft has one length, however many of its tokens the schedule lets be verified.
@@ -238,7 +238,7 @@ def _widest_entries(entries: Iterable[PlanEntry], lengths: Iterable[int]) -> dic
     return {length: max(widest.get(length, 0), widest.get(None, 0)) for length in lengths}
 
 
-def _scheduled_tiers(plan: Plan, max_num_seqs: int | None) -> tuple[Tier, ...]:
+def scheduled_tiers(plan: Plan, max_num_seqs: int | None) -> tuple[Tier, ...]:
     """What the schedule of draft tokens asks for; none without one that the engine takes."""
     speculative = plan.deployment.speculative
     schedule = speculative.num_speculative_tokens_per_batch_size if speculative else None

@@ -75,6 +75,12 @@ def test_batches_are_dispatched_as_by_the_engine(mode: str) -> None:
     assert [short(found.dispatch(tokens, uniform)) for tokens, uniform in ASKED] == WORKED[mode]
 
 
+def test_the_padding_table_is_the_engines() -> None:
+    found = table("PIECEWISE", PLAIN)
+    padded = [found.dispatch(tokens)[1].num_tokens for tokens in range(17)]
+    assert padded == [0, 1, 2, 4, 4, 8, 8, 8, 8, *[16] * 8]
+
+
 @pytest.mark.parametrize(
     ("mode", "tokens", "uniform", "limits", "expected"),
     [

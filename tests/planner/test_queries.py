@@ -36,7 +36,7 @@ V1 = V1DispatchTable(
             "num_active_loras: -1 is too small; the smallest value is 0",
         ),
         ({"num_tokens": 4, "num_ubatches": 0}, "num_ubatches: 0 is too small"),
-        ({"num_tokens": 10**30}, "num_tokens: a number of 31 digits is out of range"),
+        ({"num_tokens": 10**30}, "is too large; the largest value is 999999999999999999"),
         ({"num_tokens": 4, "uniform_decode": 1}, "uniform_decode: expected true or false, found 1"),
         ({"num_tokens": 4, "uniform_decode": None}, "uniform_decode: expected true or false, found None"),
     ],

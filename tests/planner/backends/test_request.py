@@ -4,6 +4,7 @@ import pytest
 
 from planner.backends.request import backend_request, deployment_environment
 from planner.documents.deployment import (
+    AttentionSection,
     Deployment,
     EngineSection,
     ModelSection,
@@ -76,6 +77,58 @@ def test_the_v1_runner_widens_decode_queries_for_parallel_drafts(method, paralle
         method=method, num_speculative_tokens=3, parallel_drafting=parallel_drafting
     )
     assert environment(Deployment(speculative=speculative), runner).max_decode_query_len == length
+
+
+def request(deployment):
+    return backend_request(deployment, target=LLAMA, draft=None, compute_capability=(9, 0), runner=Runner.V2)
+
+
+def test_settings_of_the_attention_section_count():
+    section = AttentionSection(
+        backend="flash_attn",
+        backend_per_kind={"sliding_window": "TRITON_ATTN"},
+        flash_attn_version=2,
+        use_trtllm_attention=False,
+    )
+    found = request(Deployment(attention=section))
+    assert (found.attention_backend, found.attention_backend_field) == ("FLASH_ATTN", "attention.backend")
+    assert found.backend_per_kind == {"sliding_window": "TRITON_ATTN"}
+    environment = found.environment
+    assert (environment.flash_attn_version, environment.use_trtllm_attention) == (2, False)
+
+
+@pytest.mark.parametrize(
+    ("model", "section", "backend", "field"),
+    [
+        (None, None, None, "model.attention_backend"),
+        ("FLASHINFER", None, "FLASHINFER", "model.attention_backend"),
+        (None, "FLASHINFER", "FLASHINFER", "attention.backend"),
+        ("flashinfer", "FLASHINFER", "FLASHINFER", "attention.backend"),
+        ("FLASHINFER", "auto", "FLASHINFER", "model.attention_backend"),
+        ("Auto", None, None, "model.attention_backend"),
+    ],
+)
+def test_either_spelling_names_the_backend(model, section, backend, field):
+    deployment = Deployment(
+        model=ModelSection(attention_backend=model), attention=AttentionSection(backend=section)
+    )
+    assert (deployment.attention_backend, deployment.attention_backend_field) == (backend, field)
+
+
+def test_two_spellings_must_agree():
+    deployment = Deployment(
+        model=ModelSection(attention_backend="FLASHINFER"), attention=AttentionSection(backend="FLASH_ATTN")
+    )
+    with pytest.raises(PlanError, match="FLASHINFER and FLASH_ATTN are both asked for") as caught:
+        request(deployment)
+    assert caught.value.fields == ("model.attention_backend", "attention.backend")
+
+
+def test_a_kind_that_no_layer_has_is_refused():
+    deployment = Deployment(attention=AttentionSection(backend_per_kind={"mamba": "TRITON_ATTN"}))
+    with pytest.raises(PlanError, match="'mamba' is no kind of layers that a backend") as caught:
+        request(deployment)
+    assert caught.value.fields == ("attention.backend_per_kind.mamba",)
 
 
 @pytest.mark.parametrize(("value", "flag"), [("1", True), ("0", False), ("", False)])

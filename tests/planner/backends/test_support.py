@@ -2,6 +2,7 @@
 
 import pytest
 
+from planner import PlanError, compile_plan, load_deployment
 from planner.backends.environment import Environment
 from planner.backends.support import BACKEND_NAMES, GroupShape, backend_support, varlen_bound
 from planner.modes import AttentionSupport
@@ -92,6 +93,53 @@ def test_level_of_each_backend_on_each_family(name, eight, nine, ten, twelve):
 
 def test_the_table_has_a_row_for_every_backend_with_a_level():
     assert sorted(row[0] for row in LEVELS) == list(BACKEND_NAMES)
+
+
+DERIVED_NOWHERE = (
+    *("DeepseekV4ForCausalLM", "DeepseekV41ForCausalLM", "Dots3NoteForCausalLM", "Glm5NextForCausalLM"),
+    *("HYV4ForCausalLM", "InklingForCausalLM", "KimiK3ForCausalLM", "KimiLinearForCausalLM"),
+    *("MiniMaxM3SparseForCausalLM", "Qwen4ExpForCausalLM", "Step5ForCausalLM", "VoxtralRealtimeGeneration"),
+)
+
+
+@pytest.mark.parametrize("architecture", DERIVED_NOWHERE)
+def test_builders_without_a_name_belong_to_models_whose_support_has_to_be_written(architecture):
+    """Compressors, state caches and the causal Whisper wrapper: no user names those backends."""
+    model = {
+        "architectures": [architecture],
+        "hidden_size": 512,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+    }
+    document = {"apiVersion": "graphplan/v1", "kind": "Deployment", "model": {"config": model}}
+    with pytest.raises(PlanError, match="attention_support to what the engine's log says"):
+        compile_plan(load_deployment(document))
+    document["model"]["attention_support"] = "UNIFORM_BATCH"
+    assert compile_plan(load_deployment(document)).resolved["target"].attention_support is UB
+
+
+@pytest.mark.parametrize("device", ["8.0", "9.0", "10.0", "12.0"])
+def test_a_chunked_local_layer_is_never_replayed_whatever_backend_it_wraps(device):
+    model = {
+        "architectures": ["Llama4ForCausalLM"],
+        "model_type": "llama4_text",
+        "hidden_size": 512,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 4,
+        "attention_chunk_size": 8192,
+        "no_rope_layers": [1, 1, 1, 0],
+    }
+    document = {
+        "apiVersion": "graphplan/v1",
+        "kind": "Deployment",
+        "model": {"config": model},
+        "device": {"compute_capability": device},
+    }
+    groups = compile_plan(load_deployment(document)).resolved["target"].attention_groups
+    assert [(group.kind, group.support is N) for group in groups] == [
+        ("chunked_local_attention", True),
+        ("full_attention", False),
+    ]
 
 
 @pytest.mark.parametrize("name", ["HPC_ATTN", "STEP5_DSA"])

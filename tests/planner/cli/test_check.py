@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.planner.cli.conftest import DEPLOYMENT, Run, one_line
+from tests.planner.cli.conftest import DEPLOYMENT, PROJECT, Run, one_line
+
+LOGS = PROJECT / "tests" / "data" / "server-logs"
+DFLASH = PROJECT / "plans" / "compiled" / "qwen3-8b-dflash.yaml"
+DFLASH_LOG = LOGS / "qwen3-8b-dflash.log"
 
 
 def codes(run: Run, path: Path) -> dict[str, str]:
@@ -106,3 +110,93 @@ def test_standard_input_is_checked(run: Run) -> None:
     result = run("check", "-", input=DEPLOYMENT)
     assert result.exit_code == 0
     assert result.stdout.startswith("standard input  Deployment")
+
+
+def test_a_plan_is_shown_beside_what_its_server_printed(run: Run) -> None:
+    result = run("check", DFLASH, "--log", DFLASH_LOG)
+    assert result.exit_code == 0
+    block = result.stdout.split("\n\n")[1].splitlines()
+    assert block[0] == f"against {DFLASH_LOG}"
+    cells = {line.split()[0]: line.split()[1:] for line in block[2:]}
+    assert cells["vllm"] == ["0.33", "0.33.0"]
+    assert cells["cudagraph_mode"] == ["FULL_AND_PIECEWISE", "FULL_AND_PIECEWISE"]
+    assert " ".join(cells["capture"]) == "- 21 s, 1.12 GiB, the most of 2 ranks"
+    assert "log-" not in result.stdout
+
+
+def test_a_server_that_did_something_else_fails(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(DFLASH_LOG.read_bytes().replace(b"51/51", b"50/50").replace(b"496, 512]", b"496]"))
+    result = run("check", DFLASH, "--log", log)
+    assert result.exit_code == 1
+    assert [line.split()[:2] for line in result.stdout.splitlines() if " log-" in line] == [
+        ["error", "log-sizes-differ"],
+        ["error", "log-graph-count-differs"],
+    ]
+    assert "target PIECEWISE" in result.stdout
+    assert result.stdout.count("differs\n") == 2
+
+
+def test_a_deployment_is_compiled_and_compared(run: Run) -> None:
+    deployment = PROJECT / "plans" / "deployments" / "llama-3.1-8b-24gb.yaml"
+    result = run("check", deployment, "--log", LOGS / "llama-3.1-8b-24gb-out-of-memory.json.log")
+    assert result.exit_code == 1
+    assert "the server's capture ended at 3 of 5 FULL graphs of target" in result.stdout
+
+
+def test_a_log_that_is_silent_on_the_graphs_fails_only_when_strict(run: Run) -> None:
+    log = b"Graph capturing finished in 3 secs, took 0.25 GiB\n"
+    assert run("check", DFLASH, "--log", "-", input=log).exit_code == 0
+    result = run("check", DFLASH, "--log", "-", "--strict", input=log)
+    assert result.exit_code == 1
+    assert "against standard input" in result.stdout
+    assert "not in the log" in result.stdout
+
+
+def test_json_holds_the_comparison(run: Run) -> None:
+    (report,) = json.loads(run("check", DFLASH, "--log", DFLASH_LOG, "--format", "json").stdout)
+    log = report["log"]
+    assert log["file"] == str(DFLASH_LOG)
+    assert log["server"]["graphs"][0] == {
+        "family": "target",
+        "mode": "PIECEWISE",
+        "captured": 51,
+        "total": 51,
+    }
+    assert log["server"]["ranks"][1] == {"process": "Worker_TP1", "seconds": 21.0, "gib": 1.07}
+    assert log["compared"][1] == {
+        "subject": "runner",
+        "plan": "v2",
+        "server": "v2",
+        "agrees": True,
+        "note": None,
+    }
+    (report,) = json.loads(run("check", DFLASH, "--format", "json").stdout)
+    assert report["log"] is None
+
+
+def test_a_log_of_something_else_is_bad_input(run: Run, plan: Path, by_hand: Path) -> None:
+    result = run("check", plan, "--log", by_hand)
+    assert result.exit_code == 2
+    assert one_line(result.stderr).startswith(
+        f"planner: error: {by_hand}: has nothing to compare: no line of"
+    )
+
+
+def test_a_log_that_cannot_be_read_is_bad_input(run: Run, plan: Path, tmp_path: Path) -> None:
+    for log in (tmp_path / "no-such-log", tmp_path, "\0"):
+        result = run("check", plan, "--log", log)
+        assert result.exit_code == 2
+        assert "cannot be read" in one_line(result.stderr)
+
+
+def test_one_log_is_of_one_server(run: Run, plan: Path, by_hand: Path) -> None:
+    result = run("check", plan, by_hand, "--log", DFLASH_LOG)
+    assert result.exit_code == 2
+    assert "--log is compared with one FILE, not with 2" in one_line(result.stderr)
+
+
+def test_standard_input_is_the_document_or_the_log(run: Run) -> None:
+    result = run("check", "-", "--log", "-", input=DEPLOYMENT)
+    assert result.exit_code == 2
+    assert "standard input (-) can be given once only" in one_line(result.stderr)

@@ -87,7 +87,9 @@ def test_a_refused_deployment_writes_nothing(run: Run, deployment: Path, tmp_pat
     output.write_text("kind: Plan  # precious")
     result = run("compile", deployment, "-o", output)
     assert result.exit_code == 2
-    assert "compilation.cudagraph_capture_sizes" in one_line(result.stderr)
+    assert one_line(result.stderr).startswith(
+        f"planner: error: {deployment}: compilation.cudagraph_capture_sizes"
+    )
     assert result.stdout == ""
     assert output.read_text() == "kind: Plan  # precious"
 
@@ -135,6 +137,27 @@ def test_an_output_that_cannot_be_written_is_one_line(
     assert result.exit_code == 2
     assert reason in one_line(result.stderr)
     assert deployment.read_text() == DEPLOYMENT
+
+
+def test_a_name_that_is_empty_is_told_as_such(run: Run, deployment: Path) -> None:
+    result = run("compile", deployment, "-o", "", "-q")
+    assert result.exit_code == 2
+    assert one_line(result.stderr) == (
+        "planner: error: the name of the output is empty; give the name of a file, or - for standard output"
+    )
+    for args in (("compile", ""), ("check", ""), ("explain", "", "--num-reqs", 1, "--num-tokens", 1)):
+        result = run(*args)
+        assert result.exit_code == 2
+        assert "the name of the file is empty; give a file" in one_line(result.stderr)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that takes no files")
+def test_a_folder_that_takes_no_files_is_not_said_to_be_missing(run: Run, deployment: Path) -> None:
+    result = run("compile", deployment, "-o", "/proc/plan.yaml", "-q")
+    assert result.exit_code == 2
+    assert one_line(result.stderr) == (
+        "planner: error: /proc/plan.yaml: cannot be written: no file can be made in /proc"
+    )
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_other(
@@ -276,3 +299,11 @@ def test_a_wrong_source_is_one_line(run: Run, deployment: Path, arguments: list[
     result = run("compile", *[str(deployment) if each == "FILE" else each for each in arguments])
     assert result.exit_code == 2
     assert message in one_line(result.stderr)
+
+
+def test_a_runner_that_something_chose_is_no_default(run: Run) -> None:
+    chosen = run("compile", "--device", "H200", "VLLM_USE_V2_MODEL_RUNNER=0 vllm serve Qwen/Qwen3-8B")
+    assert "engine.runner" in chosen.stderr
+    assert "VLLM_USE_V2_MODEL_RUNNER is 0" in chosen.stderr
+    assert "defaults   runner" not in chosen.stderr
+    assert "defaults   runner v2" in run("compile", "--device", "H200", "vllm serve Qwen/Qwen3-8B").stderr

@@ -46,6 +46,12 @@ def test_batches_are_read_from_standard_input_and_empty_lines_are_skipped(run: R
     )
 
 
+def test_a_byte_order_mark_ahead_of_the_batches_is_skipped(run: Run, by_hand: Path) -> None:
+    marked = run("dispatch", by_hand, "--batches", "-", input=b"\xef\xbb\xbf" + lines(BATCH, BATCH).encode())
+    assert marked.exit_code == 0
+    assert marked.stdout == run("dispatch", by_hand, "--batches", "-", input=lines(BATCH, BATCH)).stdout
+
+
 def test_no_batches_get_no_answers(run: Run, by_hand: Path) -> None:
     result = run("dispatch", by_hand, "--batches", "-", input="")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
@@ -80,8 +86,9 @@ def test_another_family_can_be_asked(run: Run, plan: Path) -> None:
         (b'{"num_reqs": true, "num_tokens": 1}', "num_reqs: expected a whole number, found True"),
         (b'{"num_reqs": 1, "num_tokens": 1e3}', "num_tokens: expected a whole number, found 1000.0"),
         (b'{"num_reqs": 1, "num_tokens": NaN}', "num_tokens: expected a whole number, found nan"),
-        (b'{"num_reqs": 1, "num_tokens": ' + b"9" * 5000 + b"}", "out of range"),
-        (b"[" * 60000, "out of range"),
+        (b'{"num_reqs": 1, "num_tokens": ' + b"9" * 5000 + b"}", "larger than 999999999999999999"),
+        (b'{"num_reqs": 1, "num_tokens": ' + b"9" * 20 + b"}", "the largest value is 999999999999999999"),
+        (b"[" * 60000, "nested"),
         (b'{"num_reqs": 2, "num_tokens": 1}', "2 requests have at least 2 tokens"),
         (b" " * 70000 + b"{}", "longer than 65536 bytes"),
     ],

@@ -74,14 +74,18 @@ def test_a_plan_is_read_from_standard_input(run: Run, plan: Path) -> None:
     ("args", "message"),
     [
         ("--num-reqs 1", "Missing option '--num-tokens'"),
-        ("--num-reqs 0 --num-tokens 1", "'0' is not a whole number of at least 1"),
-        ("--num-reqs -1 --num-tokens 1", "'-1' is not a whole number of at least 1"),
-        ("--num-reqs 1_0 --num-tokens 10", "'1_0' is not a whole number of at least 1"),
-        ("--num-reqs 010 --num-tokens 10", "'010' is not a whole number of at least 1"),
-        ("--num-reqs 1.0 --num-tokens 1", "'1.0' is not a whole number of at least 1"),
-        ("--num-reqs ٣ --num-tokens 10", "is not a whole number of at least 1"),
-        ("--num-reqs 1 --num-tokens 99999999999999999999", "is not a whole number of at least 1"),
-        ("--num-reqs 1 --num-tokens 1 --num-active-loras -1", "'-1' is not a whole number of at least 0"),
+        ("--num-reqs 0 --num-tokens 1", "0 is too small; the smallest value is 1"),
+        ("--num-reqs -1 --num-tokens 1", "-1 is too small; the smallest value is 1"),
+        ("--num-reqs 1_0 --num-tokens 10", "'1_0' is not a whole number in plain decimal digits"),
+        ("--num-reqs 010 --num-tokens 10", "'010' is not a whole number in plain decimal digits"),
+        ("--num-reqs 1.0 --num-tokens 1", "'1.0' is not a whole number in plain decimal digits"),
+        ("--num-reqs ٣ --num-tokens 10", "is not a whole number in plain decimal digits"),
+        (
+            "--num-reqs 1 --num-tokens 99999999999999999999",
+            "99999999999999999999 is too large; the largest value is 999999999999999999",
+        ),
+        (f"--num-reqs 1 --num-tokens {'9' * 5000}", "digits is too large; the largest value is 999999"),
+        ("--num-reqs 1 --num-tokens 1 --num-active-loras -1", "-1 is too small; the smallest value is 0"),
         ("--num-reqs 2 --num-tokens 1", "2 requests have at least 2 tokens, but num_tokens is 1"),
         ("--num-reqs 2 --num-tokens 5 --uniform-token-count 2", "2 requests of 2 are 4 tokens"),
         ("--num-reqs 2 --num-tokens 2 --uniform-decode", "give uniform_token_count"),
@@ -93,6 +97,15 @@ def test_a_batch_that_cannot_be_is_one_line(run: Run, by_hand: Path, args: str, 
     assert result.exit_code == 2
     assert message in one_line(result.stderr)
     assert result.stdout == ""
+
+
+def test_an_error_about_the_plan_begins_with_its_file(run: Run, by_hand: Path) -> None:
+    for args in (
+        ("explain", by_hand, "--num-reqs", 1, "--num-tokens", 1),
+        ("dispatch", by_hand, "--batches", "-"),
+    ):
+        result = run(*args, "--family", "draft", input="")
+        assert one_line(result.stderr).startswith(f"planner: error: {by_hand}: graphs.draft: ")
 
 
 def test_a_deployment_is_no_plan(run: Run, deployment: Path) -> None:

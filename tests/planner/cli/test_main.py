@@ -43,7 +43,7 @@ def test_the_version_is_one_line(run: Run) -> None:
     [
         (["--bogus"], "planner: error: No such option '--bogus'; see `planner --help`"),
         (["comple"], "planner: error: No such command 'comple'; see `planner --help`"),
-        (["compile"], "planner: error: Missing argument 'DEPLOYMENT'; see `planner compile --help`"),
+        (["compile"], "planner: error: Missing argument 'DEPLOYMENT|COMMAND'; see `planner compile --help`"),
         (["schema", "x"], "planner: error: Invalid value for '{deployment|plan}'"),
         (["compile", "-"], "planner: error: standard input: the document is empty"),
         (["compile", "no-such-file"], "planner: error: no-such-file: no such file"),
@@ -103,9 +103,23 @@ def test_an_interrupt_ends_quietly(run: Run, deployment: Path, monkeypatch: pyte
     assert result.stderr.strip() == ""
 
 
-def test_a_reader_that_goes_away_is_no_error(deployment: Path) -> None:
+WRITING = [
+    "",
+    "--help",
+    "--version",
+    "compile --help",
+    "schema plan",
+    "compile plans/deployments/qwen3-8b-dflash.yaml -q",
+    "explain plans/small-decode.yaml --num-reqs 1 --num-tokens 1",
+]
+FULL = Path("/dev/full")
+needs_full = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+
+
+@pytest.mark.parametrize("args", WRITING)
+def test_a_reader_that_goes_away_is_no_error(args: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "planner.cli.main", "compile", deployment, "-q"],
+        [sys.executable, "-m", "planner.cli.main", *args.split()],
         cwd=PROJECT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -118,11 +132,12 @@ def test_a_reader_that_goes_away_is_no_error(deployment: Path) -> None:
     assert process.wait() == 141
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_one_line(deployment: Path) -> None:
-    with open("/dev/full", "wb") as full:
+@needs_full
+@pytest.mark.parametrize("args", WRITING)
+def test_a_full_disk_is_one_line(args: str) -> None:
+    with FULL.open("wb") as full:
         process = subprocess.run(
-            [sys.executable, "-m", "planner.cli.main", "compile", deployment, "-q"],
+            [sys.executable, "-m", "planner.cli.main", *args.split()],
             cwd=PROJECT,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -130,6 +145,29 @@ def test_a_full_disk_is_one_line(deployment: Path) -> None:
         )
     assert process.returncode == 2
     assert one_line(process.stderr.decode()).startswith("planner: error: standard output: cannot be written")
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("args", "code"),
+    [
+        ("compile no-such-file", 2),
+        ("check no-such-file", 2),
+        ("comple", 2),
+        ("compile plans/deployments/qwen3-8b-dflash.yaml", 0),
+        ("check plans/compiled/qwen3-8b-dflash.yaml --strict", 1),
+    ],
+)
+def test_where_nothing_can_be_said_the_exit_code_still_tells(args: str, code: int) -> None:
+    with FULL.open("wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "planner.cli.main", *args.split()],
+            cwd=PROJECT,
+            stdout=subprocess.DEVNULL,
+            stderr=full,
+            check=False,
+        )
+    assert process.returncode == code
 
 
 HEAVY = ("rich", "torch", "numpy", "jsonschema", "hypothesis", "sqlitedict")
@@ -192,3 +230,16 @@ def test_a_terminal_and_a_pipe_say_the_same(by_hand: Path, program: Program) -> 
     on_terminal = on_a_terminal(*args, NO_COLOR="1")
     in_pipe = program(*args).stdout.decode()
     assert re.sub(r"\x1b\[[0-9;]*m", "", on_terminal).split() == in_pipe.split()
+
+
+@pytest.mark.parametrize("columns", [20, 30, 40, 70])
+def test_a_narrow_terminal_loses_no_word(program: Program, columns: int) -> None:
+    plan = PROJECT / "plans" / "compiled" / "qwen3-8b-dflash.yaml"
+    for args in (
+        ("check", plan),
+        ("explain", plan, "--num-reqs", 3, "--num-tokens", 9),
+        ("diff", PROJECT / "plans" / "small-decode.yaml", plan),
+    ):
+        shown = on_a_terminal(*args, NO_COLOR="1", COLUMNS=str(columns))
+        words = re.sub(r"\x1b\[[0-9;]*m", "", shown).split()
+        assert sorted(words) == sorted(program(*args).stdout.decode().split())

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planner.documents.schema import json_schema
-from tests.planner.cli.conftest import Run
+from tests.planner.cli.conftest import PROJECT, Run
 
 
 @pytest.mark.parametrize("kind", ["deployment", "plan"])
@@ -16,5 +16,6 @@ def test_the_schema_is_printed_or_written(run: Run, tmp_path: Path, kind: str) -
     result = run("schema", kind)
     assert result.exit_code == 0
     assert json.loads(result.stdout) == json_schema(kind)
+    assert result.stdout == (PROJECT / "plans" / "schemas" / f"{kind}.schema.json").read_text()
     assert run("schema", kind, "-o", tmp_path / "schema.json").stdout == ""
     assert (tmp_path / "schema.json").read_text() == result.stdout

@@ -113,6 +113,28 @@ def test_one_kind_in_the_place_of_the_other_is_refused():
         load_plan({"apiVersion": "graphplan/v1", "kind": "Deployment"})
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (PLAN + "scheduler: {max_num_seqs: 8}\nmodel: {}\n", "scheduler, model are keys of a Deployment"),
+        (PLAN + "name: x\nlora: {}\n", "lora is a key of a Deployment; write kind: Deployment"),
+        (DEPLOYMENT + "name: x\ngraphs: {}\n", "graphs is a key of a Plan; write kind: Plan"),
+    ],
+)
+def test_a_document_under_the_name_of_the_other_kind_is_told_so(text, words):
+    for load in (load_document, load_plan if "kind: Plan" in text else load_deployment):
+        with pytest.raises(DocumentError) as caught:
+            load(text)
+        assert words in caught.value.message
+        assert (caught.value.key, caught.value.line) == ("kind", 2)
+
+
+def test_a_document_with_keys_of_both_kinds_is_what_it_says():
+    with pytest.raises(DocumentError, match="unknown key") as caught:
+        load_document(PLAN + "graphs: {}\nscheduler: {}\n")
+    assert caught.value.key == "scheduler"
+
+
 def test_load_document_goes_by_kind():
     assert isinstance(load_document(DEPLOYMENT), Deployment)
     assert isinstance(load_document(PLAN + "graphs: {}\n"), Plan)

@@ -86,6 +86,11 @@ REFUSED = [
     ("parallel: {numa_bind_nodes: [a]}", "parallel.numa_bind_nodes[0]", 3, 30, "whole number"),
     ("parallel: {world_size: 2}", "parallel.world_size", 3, 12, "unknown key"),
     ("parallel: {_coord_store_port: 2}", "parallel._coord_store_port", 3, 12, "unknown key"),
+    ("attention: {flash_attn_version: 5}", "attention.flash_attn_version", 3, 33, "expected 2 or 3 or 4"),
+    ("attention: {bakend: x}", "attention.bakend", 3, 13, "did you mean backend?"),
+    ("attention: {backend_per_kind: {a: [1]}}", "attention.backend_per_kind.a", 3, 35, "found a list"),
+    ("kv_transfer: {kv_role: both}", "kv_transfer.kv_role", 3, 24, "kv_producer"),
+    ("kv_transfer: {kv_ip: 127.0.0.1}", "kv_transfer.kv_ip", 3, 15, "unknown key"),
     ("scheduler: {watermark: 1.0}", "scheduler.watermark", 3, 24, "below 1"),
     ("engine: {node_rank: 0}", "engine.node_rank", 3, 10, "unknown key"),
 ]
@@ -175,6 +180,19 @@ def test_other_settings_of_vllm_are_kept_in_order():
         "lora_dtype": "auto",
     }
     assert read.compilation.ignored["inductor_compile_config"] == {"a": {"b": 1}}
+
+
+def test_settings_without_effect_are_named_by_their_place():
+    read = deployment(
+        "attention: {flash_attn_version: 3, use_non_causal: false}\n"
+        "kv_transfer: {kv_connector: NixlConnector, kv_role: kv_both}\n"
+        "scheduler: {watermark: 0.1}\n"
+    )
+    assert list(read.ignored_paths()) == [
+        "attention.use_non_causal",
+        "scheduler.watermark",
+        "kv_transfer.kv_role",
+    ]
 
 
 REFUSED_PLANS = [

@@ -5,7 +5,9 @@ from attrs import fields
 
 from planner.documents.data import UNWRITTEN
 from planner.documents.deployment import (
+    AttentionSection,
     CompilationSection,
+    KvTransferSection,
     LoraSection,
     ParallelSection,
     SchedulerSection,
@@ -14,7 +16,15 @@ from planner.documents.deployment import (
 from planner.documents.reader import read_yaml
 from planner.documents.vllm_fields import VllmField, vllm_fields, vllm_value
 
-SECTIONS = (CompilationSection, LoraSection, ParallelSection, SchedulerSection, SpeculativeSection)
+SECTIONS = (
+    AttentionSection,
+    CompilationSection,
+    KvTransferSection,
+    LoraSection,
+    ParallelSection,
+    SchedulerSection,
+    SpeculativeSection,
+)
 OWN = {"config", "attention_support"}
 
 
@@ -38,6 +48,8 @@ def test_types_are_those_of_vllm():
     assert compilation["compile_sizes"] == VllmField(type="list", items="int|str", nullable=True)
     assert vllm_fields("LoRAConfig")["max_lora_rank"].choices[:3] == (1, 8, 16)
     assert vllm_fields("SpeculativeConfig")["quantization"] == VllmField(type="str", nullable=True)
+    assert vllm_fields("AttentionConfig")["mla_prefill_backend"] == VllmField(type="str", nullable=True)
+    assert "kv_ip" not in vllm_fields("KVTransferConfig")
 
 
 @pytest.mark.parametrize(

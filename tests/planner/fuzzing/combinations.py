@@ -100,6 +100,32 @@ def _hybrid(rng: Random) -> Sections:
     return {"model": {"config": config, "num_kv_blocks": rng.choice((None, 8, 4096))}}
 
 
+def _connectors(rng: Random) -> Sections:
+    extra: dict[str, Any] = rng.choice(({}, {"use_layerwise": True}, {"lmcache.use_layerwise": True}))
+    connector = {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": extra}
+    for _ in range(rng.choice((0, 0, 1, 2, 12))):
+        children = [connector, *rng.choice(([], [connector], [None], [{"kv_connector": 1}]))]
+        connector = {
+            "kv_connector": "MultiConnector",
+            "kv_connector_extra_config": {"connectors": children},
+        }
+    return {"kv_transfer": connector}
+
+
+def _attention(rng: Random) -> Sections:
+    backends = ("auto", "FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "x")
+    kinds = ("full_attention", "sliding_window", "mamba", "x")
+    return {
+        "model": {"attention_backend": rng.choice((None, *backends))},
+        "attention": {
+            "backend": rng.choice((None, *backends)),
+            "backend_per_kind": {rng.choice(kinds): rng.choice(backends) for _ in range(rng.randint(0, 2))},
+            "flash_attn_version": rng.choice((None, 2, 3, 4)),
+            "hisparse_config": rng.choice((None, None, {}, {"device_buffer_size": 4096})),
+        },
+    }
+
+
 COMBINATIONS: tuple[Callable[[Random], Sections], ...] = (
     _microbatches,
     _schedule,
@@ -107,6 +133,8 @@ COMBINATIONS: tuple[Callable[[Random], Sections], ...] = (
     _encoder,
     _adaptive,
     _hybrid,
+    _connectors,
+    _attention,
 )
 
 _MOST = 1 << 20

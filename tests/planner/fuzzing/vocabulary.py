@@ -26,6 +26,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     ),
     "attention_backend": tuple(SELECTABLE),
     "attention_backends": tuple(SELECTABLE),
+    "backend": ("auto", *SELECTABLE),
+    "kv_connector": ("LMCacheConnectorV1", "MultiConnector", "NixlConnector", "x"),
     "all2all_backend": (
         *("allgather_reducescatter", "deepep_low_latency", "deepep_high_throughput"),
         *("nixl_ep", "moonep", "naive"),
@@ -41,7 +43,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
         "fp8_ds_mla",
         "turboquant_k8v4",
     ),
-    "name": (*KNOWN_DEVICES, "vllm", "sglang", "A9000"),
+    "name": (*KNOWN_DEVICES, "vllm", "sglang", "A9000", "MI300X", "XPU"),
     "compute_capability": ("7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"),
     "version": ("0.33", "0.30", "1"),
     "runner_type": ("auto", "generate", "pooling", "draft"),
@@ -191,6 +193,8 @@ def _value(cls: Any, key: str, rng: Random) -> yaml.Node:
         length = 3 if get_origin(item) is None and key == "" else rng.randint(0, 6)
         inner = "" if get_origin(item) is tuple else key
         return listed([_value(_plain_type(item), inner, rng) for _ in range(length)])
+    if get_origin(cls) is Mapping:
+        return mapped([(quoted(text(rng)), free_form(rng)) for _ in range(rng.randint(0, 3))])
     return quoted(rng.choice(WORDS[key]) if key in WORDS and rng.random() < 0.9 else text(rng))
 
 

@@ -45,6 +45,23 @@ def test_a_family_that_is_not_planned_is_an_error_and_never_silence(method: str 
     assert errors[0].fix
 
 
+@pytest.mark.parametrize("runner", ["v1", "v2"])
+@pytest.mark.parametrize(
+    ("method", "nearest"), [("eagel", "eagle"), ("EAGLE3", "eagle3"), ("n-gram", "ngram")]
+)
+def test_an_unknown_method_is_told_the_known_ones_the_nearest_first(
+    runner: str, method: str, nearest: str
+) -> None:
+    (error,) = [
+        finding
+        for finding in compiled(method, engine={"runner": runner}).findings
+        if finding.severity == "error"
+    ]
+    assert f"method {method} are not known; known are {nearest}, " in error.message
+    assert {"dflash", "dspark", "mtp", "suffix"} <= set(error.message.replace(",", "").split())
+    assert error.fix == f"speculative.method: {nearest}, or plan them by hand"
+
+
 @pytest.mark.parametrize(
     ("mode", "prefill", "decode"),
     [

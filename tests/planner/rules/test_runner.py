@@ -4,7 +4,7 @@ import pytest
 from attrs import evolve
 
 from planner.documents.deployment import (
-    CompilationSection,
+    AttentionSection,
     Deployment,
     EngineSection,
     LoraSection,
@@ -14,7 +14,7 @@ from planner.documents.deployment import (
 )
 from planner.errors import PlanError
 from planner.models.facts import model_facts
-from planner.modes import CUDAGraphMode, Runner
+from planner.modes import Runner
 from planner.rules.runner import choose_runner
 
 CONFIG = {
@@ -101,6 +101,16 @@ def test_microbatches_run_on_v2_only_where_it_is_asked_for(parallel):
     assert choose_runner(Deployment(parallel=parallel, engine=V2))[0] is Runner.V2
 
 
+def test_hisparse_leaves_no_choice_but_does_not_ask_for_microbatches():
+    hisparse = AttentionSection(hisparse_config={})
+    assert choose_runner(Deployment(attention=hisparse))[0] is Runner.V2
+    with pytest.raises(PlanError, match="unless VLLM_USE_V2_MODEL_RUNNER asks"):
+        choose_runner(evolve(DBO, attention=hisparse))
+    assert choose_runner(evolve(DBO, attention=hisparse, engine=V2))[0] is Runner.V2
+    with pytest.raises(PlanError, match="HiSparse runs on the v2 runner"):
+        choose_runner(Deployment(attention=hisparse, engine=V1))
+
+
 HYBRID = model_facts({**CONFIG, "layer_types": ["mamba", "attention"] * 2})
 IMAGES = model_facts({**CONFIG, "vision_config": {}})
 ENCODER = model_facts({**CONFIG, "model_type": "bert"})
@@ -121,11 +131,6 @@ TRANSLATOR = model_facts({**CONFIG, "is_encoder_decoder": True})
             {"parallel": ParallelSection(enable_dbo=True, decode_context_parallel_size=2)},
             None,
             "parallel.decode_context_parallel_size",
-        ),
-        (
-            {"compilation": CompilationSection(cudagraph_mode=CUDAGraphMode.PIECEWISE)},
-            None,
-            "compilation.cudagraph_mode",
         ),
         ({}, HYBRID, "model.config"),
         ({}, IMAGES, "model.config"),

@@ -152,6 +152,37 @@ def test_a_schedule_is_dropped_where_ranks_would_draft_apart() -> None:
     assert "schedule-needs-one-rank" in {decision.rule for decision in settings.decisions}
 
 
+@pytest.mark.parametrize(
+    ("sections", "active"),
+    [
+        ({"device": {"name": "H200"}}, 512),
+        ({"device": {"name": "B200"}}, None),
+        ({"device": {"name": "H200"}, "scheduler": {"max_num_active_seqs": 100}}, 100),
+        ({"device": {"name": "H200"}, "scheduler": {"max_num_active_seqs": 600}}, 512),
+        ({"device": {"name": "H200"}, "scheduler": {"max_num_seqs": 512}}, None),
+        ({"device": {"name": "H200"}, "engine": {"performance_mode": "throughput"}}, 1024),
+    ],
+)
+def test_the_engines_own_limits_leave_no_more_room_for_drafts_than_written_ones(
+    sections: dict[str, Any], active: int | None
+) -> None:
+    settings = settle(deployment(speculative={"method": "dflash", "num_speculative_tokens": 15}, **sections))
+    assert settings.max_num_active_seqs == active
+    lowered = [
+        decision for decision in settings.decisions if decision.path == "scheduler.max_num_active_seqs"
+    ]
+    asked = sections.get("scheduler", {}).get("max_num_active_seqs")
+    assert [decision.became for decision in lowered] == ([active] if active != asked else [])
+
+
+@pytest.mark.parametrize(("method", "tokens"), [("dflash", 8), ("dspark", 9)])
+def test_drafts_of_one_request_must_fit_a_step(method: str, tokens: int) -> None:
+    speculative = {"method": method, "num_speculative_tokens": tokens}
+    limits = {"max_num_seqs": 1, "max_num_batched_tokens": 8}
+    with pytest.raises(PlanError, match="each request drafts 9 tokens, but the budget of a step is 8"):
+        settle(deployment(speculative=speculative, scheduler=limits))
+
+
 def test_dflash_never_schedules_more_requests_than_its_drafts_leave_room_for() -> None:
     speculative = {"method": "dflash", "num_speculative_tokens": 15}
     limits = {"max_num_seqs": 128, "max_num_batched_tokens": 1024}

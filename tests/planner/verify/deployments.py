@@ -73,33 +73,31 @@ def fixed(asked: Deployment, fix: str) -> Plan:
     """The plan once a user has done what ``fix`` says."""
     in_force = compile_plan(asked).resolved[TARGET].cudagraph_capture_sizes
     scheduler, compilation = asked.scheduler, asked.compilation
-    if match := re.fullmatch(r"max_num_batched_tokens: (\d+)", fix):
-        scheduler = evolve(scheduler, max_num_batched_tokens=int(match[1]))
-    elif match := re.fullmatch(r"max_cudagraph_capture_size: (\d+)", fix):
-        compilation = evolve(compilation, max_cudagraph_capture_size=int(match[1]))
-    elif fix == "leave max_cudagraph_capture_size out":
-        compilation = evolve(compilation, max_cudagraph_capture_size=None)
-    else:
-        compilation = evolve(
-            compilation,
-            cudagraph_capture_sizes=_sizes(fix, in_force),
-            max_cudagraph_capture_size=_maximum(fix, compilation.max_cudagraph_capture_size),
-        )
+    for setting in re.split(r", (?=[a-z_]+: |leave )", fix):
+        name, _, value = setting.partition(": ")
+        if name == "max_num_batched_tokens":
+            scheduler = evolve(scheduler, max_num_batched_tokens=int(value))
+        elif name == "max_cudagraph_capture_size":
+            compilation = evolve(compilation, max_cudagraph_capture_size=int(value))
+        elif name == "leave max_cudagraph_capture_size out":
+            compilation = evolve(compilation, max_cudagraph_capture_size=None)
+        elif name == "cudagraph_specialize_lora":
+            compilation = evolve(compilation, cudagraph_specialize_lora=value == "true")
+        elif name == "cudagraph_mode":
+            compilation = evolve(compilation, cudagraph_mode=CUDAGraphMode[value])
+        else:
+            assert name == "cudagraph_capture_sizes", fix
+            compilation = evolve(compilation, cudagraph_capture_sizes=_sizes(value, in_force))
     return compile_plan(evolve(asked, scheduler=scheduler, compilation=compilation))
 
 
-def _sizes(fix: str, in_force: Sequence[int]) -> tuple[int, ...]:
-    if match := re.match(r"cudagraph_capture_sizes: \[([\d, ]+)\]", fix):
-        return tuple(int(size) for size in match[1].split(","))
-    match = re.match(r"cudagraph_capture_sizes: those in force and every multiple of (\d+) up to (\d+)", fix)
-    if match:
-        step, top = int(match[1]), int(match[2])
-        return (*in_force, *range(step, top + 1, step))
-    match = re.match(r"cudagraph_capture_sizes: those in force and ([\d, and]+)", fix)
-    assert match, fix
-    return (*in_force, *(int(size) for size in re.findall(r"\d+", match[1])))
-
-
-def _maximum(fix: str, asked: int | None) -> int | None:
-    match = re.search(r", max_cudagraph_capture_size: (\d+)", fix)
-    return int(match[1]) if match else asked
+def _sizes(words: str, in_force: Sequence[int]) -> tuple[int, ...]:
+    if words.startswith("["):
+        return tuple(int(size) for size in words.strip("[]").split(","))
+    begin, _, rest = words.partition(" and ")
+    assert begin == "those in force", words
+    sizes = set(in_force)
+    for part in re.split(r", | and ", rest):
+        run = re.fullmatch(r"every multiple of (\d+) up to (\d+)", part)
+        sizes.update(range(int(run[1]), int(run[2]) + 1, int(run[1])) if run else (int(part),))
+    return tuple(sorted(sizes))

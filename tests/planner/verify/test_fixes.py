@@ -1,4 +1,4 @@
-"""The fix of a hole closes it, whatever the deployment."""
+"""The fix of a plan's findings about sizes is one, and it answers all of them, whatever the deployment."""
 
 from __future__ import annotations
 
@@ -7,15 +7,23 @@ import random
 from attrs import evolve
 
 from planner import Deployment, Plan, PlanEntry, PlanError, compile_plan, load_plan
-from planner.documents.plan import TARGET
+from planner.documents.plan import TARGET, Finding
 from planner.modes import CUDAGraphMode, Runner
 from planner.verify import verify
-from planner.verify.fixes import closing_setting, request_behind
-from planner.verify.holes import HoleGroup, grouped_decode_holes
-from planner.verify.survey import survey_of
 from tests.planner.verify.deployments import deployment, fixed, the
 
-DEPLOYMENTS = range(300)
+DEPLOYMENTS = range(400)
+HOLES = {"decode-hole", "shadowed-by-tier", "mixed-hole"}
+OF_SIZES = {
+    *HOLES,
+    "max-not-kept",
+    "sizes-dropped",
+    "max-in-requests",
+    "sizes-for-another-k",
+    "unaligned-sizes",
+    "draft-buffer",
+}
+METHODS = ["ngram", "eagle3", "mtp", "dflash"]
 
 
 def random_deployment(seed: int) -> Deployment:
@@ -29,9 +37,10 @@ def random_deployment(seed: int) -> Deployment:
         middle = draw.randint(1, seqs)
         schedule = [(1, middle, drafts), (middle + 1, middle + 50, draw.randint(0, drafts))]
     sizes = draw.sample(range(1, 200), draw.randint(1, 12)) if draw.random() < 0.4 else None
-    return deployment(
+    asked = deployment(
         seqs,
         drafts=drafts,
+        method=draw.choice(METHODS),
         schedule=schedule,
         budget=budget,
         asked_max=draw.randint(1, 300) if sizes is None and draw.random() < 0.6 else None,
@@ -40,20 +49,23 @@ def random_deployment(seed: int) -> Deployment:
         max_loras=draw.choice([None, None, None, 3]),
         runner=runner,
     )
+    specialize = draw.choice([None, None, False])
+    return evolve(asked, compilation=evolve(asked.compilation, cudagraph_specialize_lora=specialize))
 
 
-def batches_without_full(plan: Plan) -> set[tuple[int, int]]:
-    """Query length and requests of every decode batch without a FULL graph."""
-    return {batch for group in grouped_decode_holes(survey_of(plan, TARGET)) for batch in batches_of(group)}
+def of_sizes(plan: Plan) -> list[Finding]:
+    """The findings that capture sizes decide."""
+    return [finding for finding in plan.findings if finding.code in OF_SIZES]
 
 
-def batches_of(group: HoleGroup) -> set[tuple[int, int]]:
-    return {
-        (group.query_len, num_reqs) for hole in group.holes for num_reqs in range(hole.fewest, hole.most + 1)
-    }
+def setting(finding: Finding) -> str | None:
+    """The settings in a fix, without what else would help."""
+    fix = finding.fix or ""
+    fix = fix.partition("draft buffers of ")[0] if finding.code == "draft-buffer" else fix
+    return fix.removesuffix(", or ") or None
 
 
-def test_every_hole_of_a_compiled_plan_has_a_fix_that_closes_it() -> None:
+def test_one_fix_answers_every_finding_about_sizes_of_a_compiled_plan() -> None:
     kinds = set()
     for seed in DEPLOYMENTS:
         asked = random_deployment(seed)
@@ -61,18 +73,46 @@ def test_every_hole_of_a_compiled_plan_has_a_fix_that_closes_it() -> None:
             plan = compile_plan(asked)
         except PlanError:
             continue
-        survey = survey_of(plan, TARGET)
-        for group in grouped_decode_holes(survey):
-            fix = closing_setting(survey, group, request_behind(plan))
-            assert fix is not None
-            assert not batches_of(group) & batches_without_full(fixed(asked, fix)), (seed, fix)
-            kinds.add((group.shadowed, fix.partition(":")[0]))
-    assert kinds == {
-        (False, "max_cudagraph_capture_size"),
-        (False, "leave max_cudagraph_capture_size out"),
-        (False, "cudagraph_capture_sizes"),
-        (True, "cudagraph_capture_sizes"),
+        findings = of_sizes(plan)
+        fixes = {fix for finding in findings if (fix := setting(finding))}
+        assert len(fixes) <= 1, (seed, fixes)
+        assert all(setting(finding) for finding in findings if finding.code in HOLES), seed
+        for fix in fixes:
+            after = {finding.code for finding in of_sizes(fixed(asked, fix))}
+            answered = {finding.code for finding in findings if setting(finding)}
+            assert not after & (HOLES | answered), (seed, fix, after)
+            kinds.update(part.partition(":")[0] for part in fix.split(", ") if not part[0].isdigit())
+    assert kinds >= {
+        "max_cudagraph_capture_size",
+        "leave max_cudagraph_capture_size out",
+        "cudagraph_capture_sizes",
+        "cudagraph_specialize_lora",
+        "cudagraph_mode",
     }
+
+
+def test_target_and_draft_share_one_fix_and_a_common_hole_is_told_once() -> None:
+    asked = deployment(6, drafts=6, method="eagle3", asked_max=42)
+    plan = compile_plan(asked)
+    told = {finding.message.partition(": ")[0]: finding.fix for finding in of_sizes(plan)}
+    fix = "cudagraph_capture_sizes: [1, 2, 4, 6, 8, 16, 24, 32, 40, 42]"
+    assert told == {
+        "graphs.target and graphs.draft_prefill": fix,
+        "graphs.draft_decode": fix,
+        "max_cudagraph_capture_size 42 is asked, 40 is in force": fix,
+    }
+    assert not of_sizes(fixed(asked, fix))
+
+
+def test_families_that_lost_different_entries_are_told_apart() -> None:
+    plan = compile_plan(deployment(6, drafts=6, method="eagle3", sizes=[6, 42]))
+    assert not of_sizes(plan)
+    kept = {
+        family: tuple(entry for entry in entries if entry.mode is CUDAGraphMode.PIECEWISE)
+        for family, entries in plan.graphs.items()
+    }
+    fixes = [finding.fix or "" for finding in verify(evolve(plan, graphs=kept)) if finding.code in HOLES]
+    assert [fix.partition(":")[0] for fix in fixes] == [f"add to graphs.{family}" for family in plan.graphs]
 
 
 def test_the_hole_of_a_plan_by_hand_is_closed_by_an_entry() -> None:

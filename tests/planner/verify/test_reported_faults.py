@@ -144,8 +144,12 @@ def test_sizes_above_the_token_budget_are_not_dropped_in_silence() -> None:
     """As InferenceX#117, for a list: nothing at all is left of it."""
     plan = compile_plan(deployment(8, sizes=[512], budget=256))
     assert not plan.entries()
-    assert the(plan, "sizes-dropped").fix == "max_num_batched_tokens: 512"
-    assert the(plan, "decode-hole").message.startswith("uniform decode of 1 to 8 requests has no graph")
+    hole, dropped = the(plan, "decode-hole"), the(plan, "sizes-dropped")
+    assert hole.message.startswith("uniform decode of 1 to 8 requests has no graph")
+    assert dropped.fix == hole.fix == "cudagraph_capture_sizes: [8]"
+    # Without a hole, nothing speaks against the size.
+    fits = compile_plan(deployment(8, sizes=[8, 512], budget=256))
+    assert the(fits, "sizes-dropped").fix == "max_num_batched_tokens: 512"
 
 
 def test_a_maximum_in_requests_is_recognised() -> None:

@@ -171,7 +171,16 @@ def test_v1_sizes_that_no_whole_requests_have_are_an_error() -> None:
 
 def test_encoder_graphs_are_not_judged_as_if_images_were_requests() -> None:
     entries = "\n- {mode: FULL, num_tokens: 512, num_reqs: 4}\n- {mode: FULL, num_tokens: 64, num_reqs: 4}\n"
-    assert not findings(by_hand(entries, family="encoder", deployment="{model: {max_model_len: 8}}"))
+    plan = by_hand(entries, family="encoder", deployment="{model: {max_model_len: 8}}")
+    assert set(findings(plan)) == {"no-target"}
+
+
+def test_a_plan_without_the_served_model_itself_says_so() -> None:
+    missing = findings(by_hand(GOOD, family="draft"))["no-target"]
+    assert missing.severity == Severity.WARNING
+    assert missing.message.endswith("it has draft")
+    assert findings(load_plan("apiVersion: graphplan/v1\nkind: Plan\ngraphs: {}\n")).keys() == {"no-target"}
+    assert not findings(load_plan("apiVersion: graphplan/v1\nkind: Plan\ngraphs: {target: []}\n"))
 
 
 def test_a_plan_of_countless_query_lengths_is_refused_quickly_instead_of_verified_for_hours() -> None:

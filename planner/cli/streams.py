@@ -1,0 +1,61 @@
+"""Standard output and standard error: what happens when one of them takes no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+from planner.errors import GraphplanError
+
+
+class OutputError(GraphplanError):
+    """A place that cannot be written to."""
+
+
+def write_stdout(text: str) -> None:
+    """Writes text to standard output, in the same bytes on every machine.
+
+    Raises:
+        OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
+    """
+    if sys.stdout is None:
+        raise OutputError("standard output is closed; write to a file")
+    stream = sys.stdout.buffer
+    try:
+        stream.write(text.encode())
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from None
+
+
+def write_stderr(text: str) -> None:
+    """Writes text to standard error, or nowhere.
+
+    It is said beside the answer and the exit code, which stand where nobody can read it.
+    """
+    if sys.stderr is None:
+        return
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        drop(sys.stderr)
+
+
+def unwritten(error: OSError) -> OutputError:
+    """What a failed write to standard output is to the user."""
+    drop(sys.stdout)
+    return OutputError(f"standard output: cannot be written: {error.strerror or error}")
+
+
+def drop(stream: Any) -> None:
+    """Points a standard stream nowhere, so that the interpreter's last flush cannot fail in its turn."""
+    with suppress(AttributeError, OSError, ValueError):
+        descriptor = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
