@@ -1,0 +1,136 @@
+"""What records graphs: CUDA graphs on a GPU, a tape of ATen calls on a CPU.
+
+The manager decides which graphs exist and in what order they are recorded; a backend knows how one
+recording is begun, ended, undone and played back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from executor.errors import CaptureError
+
+
+class MemoryBudgetError(CaptureError):
+    """An entry that would take more memory than the capture was allowed."""
+
+
+class Recording(ABC):
+    """One graph."""
+
+    @property
+    @abstractmethod
+    def num_nodes(self) -> int | None:
+        """How many operations were recorded; ``None`` where that cannot be found out."""
+
+    @abstractmethod
+    def replay(self) -> None:
+        """Runs what was recorded, on the addresses that it was recorded with."""
+
+    @abstractmethod
+    def digest(self) -> str | None:
+        """SHA-256 over the names and the order of what was recorded; ``None`` where it is not known.
+
+        Equal recordings of two processes have equal digests, wherever their memory lies.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Gives the graph back. It cannot be replayed any more."""
+
+
+class Recorder(ABC):
+    """One attempt at one graph: ``begin``, the work, then ``end`` or ``abort``."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """From here on, work of this thread is recorded."""
+
+    @abstractmethod
+    def end(self) -> Recording:
+        """The graph of the work since ``begin``.
+
+        Raises:
+            CaptureError: something in between cannot be part of a graph.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Undoes ``begin`` after a failure: whatever was on its way to the graph is dropped.
+
+        Afterwards the stream, the pool and the random generators are usable again. Never raises.
+        """
+
+
+class GraphPool(ABC):
+    """Memory that graphs share: each may overwrite what another left there."""
+
+    device: torch.device
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Bytes that the pool holds."""
+
+
+class Backend(ABC):
+    """How graphs are recorded on one device."""
+
+    name: str
+    device: torch.device
+
+    @abstractmethod
+    def new_pool(self) -> GraphPool:
+        """A pool of its own."""
+
+    @abstractmethod
+    def session(self) -> AbstractContextManager[None]:
+        """What a series of recordings runs in."""
+
+    @abstractmethod
+    def begin_entry(self, pool: GraphPool, allowed_bytes: int | None) -> None:
+        """Called ahead of each entry's recording, with what the entry may add to the memory in use.
+
+        Raises:
+            MemoryBudgetError: it is known already that the entry would need more.
+        """
+
+    @abstractmethod
+    def recorder(self, pool: GraphPool) -> Recorder:
+        """A recorder into ``pool``."""
+
+    @abstractmethod
+    def used_bytes(self, pool: GraphPool) -> int:
+        """Bytes that recording takes so far: of the pool, and of the graphs as far as they are seen."""
+
+    @abstractmethod
+    def detached(self, tree: Any, pool: GraphPool) -> Any:
+        """``tree`` with tensors of the pool as plain addresses, which keep no memory of it in use."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Waits for the device; errors of what was launched surface here."""
+
+
+def backend_for(device: torch.device | str) -> Backend:
+    """The backend of a device.
+
+    Raises:
+        CaptureError: graphs are not recorded on such a device, or it is not there.
+    """
+    device = torch.device(device)
+    if device.type == "cpu":
+        from executor.backends.tape import TapeBackend
+
+        return TapeBackend()
+    if device.type == "cuda" and torch.cuda.is_available():
+        from executor.backends.cuda import CudaBackend
+
+        return CudaBackend(device)
+    if device.type == "cuda":
+        raise CaptureError("device cuda: PyTorch finds no GPU here; use the device cpu")
+    raise CaptureError(f"device {device.type}: graphs are recorded on cuda and cpu only")

@@ -1,0 +1,330 @@
+"""DraftRunner: the drafting step of DFlash, from graphs that begin with the context's K/V.
+
+A graph computes the K/V of as many context rows as one full verification of its requests has. What a
+step has beyond that is computed eagerly ahead of the replay; the boundary is that of the entry that
+dispatch chose. Source: vLLM 0.33, the DFlash speculator (rules 7.3 to 7.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+
+from executor.context import set_forward_context
+from executor.dflash import DFlashCudaGraphManager
+from executor.errors import InputError
+from executor.inputs.attention import AttentionState, build_attention_state
+from executor.inputs.batch import ScheduledBatch
+from executor.inputs.block_tables import BlockTables
+from executor.inputs.buffers import InputBuffers
+from executor.inputs.kv_cache import NULL_BLOCK, PAD_SLOT_ID, KVCacheConfig, PagedKVCache
+from executor.manager import Progress
+from executor.models.dflash_draft import DFlashDraft, DraftBuffers
+from executor.parallel import ParallelInfo
+from executor.records import CaptureReport
+from executor.runner import attention_groups
+from planner.descriptors import BatchExecutionDescriptor, PlanEntry
+from planner.documents.plan import DRAFT, Plan
+from planner.modes import CUDAGraphMode
+
+
+@frozen(kw_only=True)
+class DraftBatch:
+    """What the drafter learns of a step of its target. Every tuple has one item a request.
+
+    ``step`` is what the target ran, ``num_rejected`` counts the last of each request's tokens that were
+    refused, ``anchors`` are the tokens that come next. ``num_reqs_across_dp`` is the largest number of
+    requests of any data-parallel rank.
+    """
+
+    step: ScheduledBatch
+    num_rejected: tuple[int, ...]
+    anchors: tuple[int, ...]
+    num_reqs_across_dp: int | None = None
+
+
+class DraftRunner:
+    """Drafting steps of one DFlash drafter on its target's paged cache.
+
+    ``max_context_tokens`` bounds the tokens of a step of the target. Without a manager, or where it has
+    no graph, steps run eagerly.
+
+    Raises:
+        FamilyError: the plan has no such family.
+        InputError: a layer has no cache, or entries of the plan disagree about their prologues.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        draft: DFlashDraft,
+        kv_cache: PagedKVCache,
+        manager: DFlashCudaGraphManager | None = None,
+        *,
+        num_speculative_tokens: int,
+        max_model_len: int,
+        max_context_tokens: int,
+        max_num_reqs: int = 0,
+        family: str = DRAFT,
+        parallel: ParallelInfo | None = None,
+    ) -> None:
+        self.draft, self.manager, self.kv_cache = draft, manager, kv_cache
+        self.max_model_len = max_model_len
+        self.query_len = num_speculative_tokens + 1
+        entries = plan.entries(family)
+        self.graph_context_tokens = graph_context_tokens(entries)
+        device = draft.fc.weight.device
+        self.input_buffers = _query_buffers(plan, family, device, max_num_reqs, self.query_len)
+        reqs, tokens = self.input_buffers.max_num_reqs, self.input_buffers.max_num_tokens
+        staged = max(self.graph_context_tokens.values(), default=0)
+        self.buffers = DraftBuffers(
+            draft,
+            num_speculative_tokens=num_speculative_tokens,
+            max_num_reqs=reqs,
+            max_staged_tokens=staged,
+            max_context_tokens=max(max_context_tokens, staged),
+        )
+        config = kv_cache.config
+        self.block_tables = BlockTables(config, reqs, tokens, max_model_len, device)
+        self.attn_groups = attention_groups(config, draft.layer_names)
+        self.parallel = evolve(parallel or ParallelInfo(), no_compile_layers=kv_cache.layers)
+        self._caches = tuple(kv_cache.layers[name] for name in draft.layer_names)
+
+    @property
+    def kv_cache_config(self) -> KVCacheConfig:
+        """The config of the cache."""
+        return self.kv_cache.config
+
+    @property
+    def causal(self) -> bool:
+        """Whether the tokens of a block see only those ahead of them."""
+        return self.draft.draft_config.causal
+
+    # Capture
+
+    def capture(
+        self, progress_bar_desc: str = "Capturing draft CUDA graphs", *, progress: Progress | None = None
+    ) -> CaptureReport:
+        """Captures the family with nothing to sample and no place for context rows.
+
+        Raises:
+            InputError: there is no manager.
+        """
+        if self.manager is None:
+            raise InputError("the draft runner has no manager; give it one to capture with")
+        self.buffers.make_inert()
+        return self.manager.capture(
+            self.forward,
+            self.input_buffers,
+            self.block_tables,
+            self.attn_groups,
+            self.kv_cache_config,
+            self.max_model_len,
+            self.causal,
+            self.precompute_context_kv,
+            progress_bar_desc,
+            progress=progress,
+        )
+
+    def precompute_context_kv(self, num_reqs: int) -> None:
+        """Combines and stores the staged context rows of a graph for ``num_reqs`` requests."""
+        rows = self.graph_context_tokens.get(num_reqs, 0)
+        if rows:
+            self._store(self.buffers.aux[:rows], slice(0, rows))
+
+    def forward(
+        self,
+        num_reqs: int,
+        num_tokens: int,
+        attn_metadata: Mapping[str, object] | None,
+        slot_mappings: Mapping[str, torch.Tensor],
+        num_tokens_across_dp: torch.Tensor | None,
+        cg_mode: CUDAGraphMode,
+    ) -> torch.Tensor:
+        """The query pass; samples into ``buffers.draft_tokens`` and returns hidden states by token."""
+        inputs = self.input_buffers
+        with set_forward_context(
+            attn_metadata,
+            self.parallel,
+            num_tokens,
+            num_tokens_across_dp,
+            cg_mode,
+            slot_mapping=slot_mappings,
+            is_padding=inputs.is_padding[:num_tokens],
+        ):
+            hidden: torch.Tensor = self.draft(inputs.input_ids[:num_tokens], inputs.positions[:num_tokens])
+        self.buffers.sample(self.draft, hidden, num_reqs)
+        return hidden
+
+    # Steps
+
+    def step(self, batch: DraftBatch, aux_hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The proposals of every request, ``[requests, num_speculative_tokens]``, until the next step.
+
+        ``aux_hidden_states`` are those that the target's step returned, one row a token.
+
+        Raises:
+            InputError: the batch is larger than the buffers, or its parts do not belong together.
+        """
+        with torch.no_grad():
+            aux = torch.cat(tuple(aux_hidden_states), dim=-1)
+            self._check(batch, aux)
+            desc = self._dispatch(batch)
+            if desc.cg_mode is CUDAGraphMode.FULL and self.manager is not None:
+                self._stage_queries(batch)
+                self._stage_context(batch, aux, self.graph_context_tokens.get(desc.num_reqs or 0, 0))
+                self.manager.run_fullgraph(desc)
+            else:
+                state = self._stage_queries(batch, desc.num_tokens)
+                self._stage_context(batch, aux, 0)
+                self._run_eagerly(batch, state, desc)
+        return self.buffers.draft_tokens[: batch.step.num_reqs]
+
+    def _run_eagerly(self, batch: DraftBatch, state: AttentionState, desc: BatchExecutionDescriptor) -> None:
+        across = self._across_dp(desc)
+        self.forward(batch.step.num_reqs, desc.num_tokens, *state, across, CUDAGraphMode.NONE)
+
+    def _dispatch(self, batch: DraftBatch) -> BatchExecutionDescriptor:
+        num_reqs = batch.num_reqs_across_dp or batch.step.num_reqs
+        num_tokens = num_reqs * self.query_len
+        if self.manager is None:
+            return BatchExecutionDescriptor(CUDAGraphMode.NONE, num_tokens, num_reqs)
+        dispatch: Any = self.manager.dispatch
+        desc: BatchExecutionDescriptor = dispatch(num_reqs, num_tokens, self.query_len)
+        return desc
+
+    def _across_dp(self, desc: BatchExecutionDescriptor) -> torch.Tensor | None:
+        size = self.parallel.data_parallel_size
+        return torch.full((size,), desc.num_tokens, dtype=torch.int32) if size > 1 else None
+
+    def _check(self, batch: DraftBatch, aux: torch.Tensor) -> None:
+        step = batch.step
+        counts = {step.num_reqs, len(batch.num_rejected), len(batch.anchors)}
+        if len(counts) > 1 or len(aux) != step.num_tokens:
+            raise InputError(
+                f"a drafting step of {step.num_reqs} requests and {step.num_tokens} tokens with "
+                f"{len(batch.num_rejected)} counts of rejections, {len(batch.anchors)} anchors and "
+                f"{len(aux)} context rows; give one of each request, and the target's rows"
+            )
+        if any(
+            not 0 <= bad < length for bad, length in zip(batch.num_rejected, step.query_lens, strict=True)
+        ):
+            raise InputError("a request has all its tokens rejected; the last accepted one stays valid")
+        if step.num_tokens > len(self.buffers.context_slots):
+            most = len(self.buffers.context_slots)
+            raise InputError(
+                f"{step.num_tokens} context rows; the buffers hold {most}: raise max_context_tokens"
+            )
+
+    def _stage_queries(self, batch: DraftBatch, num_tokens_padded: int | None = None) -> AttentionState:
+        """Anchor and masks of every request behind its last valid token, and the rows to sample."""
+        step, length, inputs = batch.step, self.query_len, self.input_buffers
+        mask = (self.draft.draft_config.mask_token_id,) * (length - 1)
+        queries = ScheduledBatch(
+            token_ids=tuple((anchor, *mask) for anchor in batch.anchors),
+            num_computed=tuple(a - b for a, b in zip(step.seq_lens, batch.num_rejected, strict=True)),
+            block_ids=step.block_ids,
+        )
+        inputs.write(queries)
+        self.block_tables.write(queries.block_ids)
+        tokens = queries.num_tokens
+        slots = self.block_tables.compute_slot_mappings(
+            queries.num_reqs,
+            tokens,
+            tokens if num_tokens_padded is None else num_tokens_padded,
+            inputs.query_start_loc,
+            inputs.positions,
+        )
+        inputs.positions.clamp_(max=self.max_model_len - 1)
+        inputs.seq_lens.clamp_(max=self.max_model_len)
+        self._stage_samples(queries.num_reqs)
+        return build_attention_state(
+            queries.num_reqs,
+            tokens,
+            inputs,
+            self.block_tables.block_tables,
+            slots,
+            self.attn_groups,
+            max_query_len=length,
+            max_seq_len=min(max(queries.seq_lens, default=0), self.max_model_len),
+            causal=self.causal,
+        )
+
+    def _stage_samples(self, num_reqs: int) -> None:
+        buffers, length = self.buffers, self.query_len
+        rows = [index * length + offset for index in range(num_reqs) for offset in range(1, length)]
+        owners = [index for index in range(num_reqs) for _ in range(1, length)]
+        InputBuffers.fill(buffers.sample_indices, rows, 0)
+        InputBuffers.fill(buffers.sample_idx_mapping, owners, -1)
+        buffers.sample_pos.zero_()
+        buffers.sample_pos[: len(rows)].copy_(
+            self.input_buffers.positions.index_select(0, buffers.sample_indices[: len(rows)])
+        )
+
+    def _stage_context(self, batch: DraftBatch, aux: torch.Tensor, graph_rows: int) -> None:
+        """Context rows: the first ``graph_rows`` for the graph, what lies beyond is stored now.
+
+        Rows that the graph computes beyond those of the batch have no place.
+        """
+        buffers = self.buffers
+        rows = list(chain.from_iterable(self._context_rows(batch)))
+        InputBuffers.fill(buffers.context_positions, [position for position, _ in rows], 0)
+        InputBuffers.fill(buffers.context_slots, [slot for _, slot in rows], PAD_SLOT_ID)
+        staged = min(len(aux), graph_rows)
+        buffers.aux[:staged].copy_(aux[:staged])
+        if len(aux) > graph_rows:
+            self._store(aux[graph_rows:], slice(graph_rows, len(aux)))
+
+    def _context_rows(self, batch: DraftBatch) -> Iterator[list[tuple[int, int]]]:
+        """Position and slot of every context row, by request; rejected ones are at 0 and have no place."""
+        size = self.kv_cache_config.block_size
+        step = batch.step
+        for index, rejected in enumerate(batch.num_rejected):
+            blocks = step.block_ids[index]
+            rows = []
+            for position in range(step.num_computed[index], step.seq_lens[index] - rejected):
+                block = blocks[position // size] if position // size < len(blocks) else NULL_BLOCK
+                slot = PAD_SLOT_ID if block == NULL_BLOCK else block * size + position % size
+                rows.append((position, slot))
+            yield rows + [(0, PAD_SLOT_ID)] * rejected
+
+    def _store(self, aux: torch.Tensor, rows: slice) -> None:
+        buffers = self.buffers
+        self.draft.store_context(
+            self.draft.combine(aux),
+            buffers.context_positions[rows],
+            buffers.context_slots[rows],
+            self._caches,
+        )
+
+
+def graph_context_tokens(entries: Sequence[PlanEntry]) -> Mapping[int, int]:
+    """Context rows that a graph computes, by the requests of its entry.
+
+    Raises:
+        InputError: two entries of as many requests have prologues of different length.
+    """
+    rows: dict[int, int] = {}
+    for entry in entries:
+        reqs = entry.num_reqs or 0
+        count = 0 if entry.prologue is None else entry.prologue.num_context_tokens
+        if rows.setdefault(reqs, count) != count:
+            raise InputError(
+                f"entries of {reqs} requests compute {rows[reqs]} and {count} context rows; "
+                "give all prologues of as many requests the same num_context_tokens"
+            )
+    return rows
+
+
+def _query_buffers(
+    plan: Plan, family: str, device: torch.device, max_num_reqs: int, query_len: int
+) -> InputBuffers:
+    """Buffers for the queries of the most requests, in graphs or eagerly."""
+    buffers = InputBuffers.for_plan(plan, family, device, max_num_reqs)
+    if buffers.max_num_reqs * query_len <= buffers.max_num_tokens:
+        return buffers
+    return InputBuffers(buffers.max_num_reqs, buffers.max_num_reqs * query_len, device)

@@ -1,0 +1,1 @@
+"""Reference models in plain PyTorch, built from a Hugging Face config."""

@@ -1,0 +1,123 @@
+"""The graphs of one entry: one for a whole forward, or pieces with eager operations between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from attrs import define, field, frozen
+
+from executor.backends.base import Backend, GraphPool, Recorder, Recording
+from executor.breaks import recording_pieces
+
+Step: TypeAlias = Callable[[], None]
+
+
+@frozen(eq=False)
+class EntryGraphs:
+    """What replays one entry. ``outputs`` are the persistent outputs of the forward."""
+
+    steps: tuple[Step, ...]
+    recordings: tuple[Recording, ...]
+    outputs: Any
+
+    def replay(self) -> Any:
+        """Runs all steps in order and returns the outputs."""
+        for step in self.steps:
+            step()
+        return self.outputs
+
+    def release(self) -> None:
+        """Gives all graphs back."""
+        for recording in self.recordings:
+            recording.release()
+
+
+def record_whole(backend: Backend, pool: GraphPool, work: Callable[[], Any]) -> EntryGraphs:
+    """``work`` as one graph.
+
+    Raises:
+        Exception: whatever ``work`` or the recording raises; the recording is undone before.
+    """
+    recorder = backend.recorder(pool)
+    recorder.begin()
+    try:
+        outputs = work()
+        recording = recorder.end()
+    except BaseException:
+        recorder.abort()
+        raise
+    return EntryGraphs((recording.replay,), (recording,), outputs)
+
+
+def record_pieces(backend: Backend, pool: GraphPool, work: Callable[[], Any]) -> EntryGraphs:
+    """``work`` as pieces, broken at marked operations.
+
+    Raises:
+        Exception: whatever ``work`` or the recording raises; all pieces are undone before.
+    """
+    pieces = _Pieces(backend, pool)
+    try:
+        pieces.begin()
+        with recording_pieces(pieces):
+            outputs = work()
+        pieces.end()
+    except BaseException:
+        pieces.abort()
+        raise
+    return EntryGraphs(pieces.replayable(), tuple(pieces.recordings), outputs)
+
+
+@define(eq=False)
+class _Call:
+    """A marked operation with the tensors that it was recorded with."""
+
+    operation: Callable[..., None]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def __call__(self) -> None:
+        self.operation(*self.args, **self.kwargs)
+
+
+@define(eq=False)
+class _Pieces:
+    """A recording of pieces while it is under way."""
+
+    backend: Backend
+    pool: GraphPool
+    steps: list[_Call | Recording] = field(factory=list)
+    recordings: list[Recording] = field(factory=list)
+    recorder: Recorder | None = None
+
+    def begin(self) -> None:
+        self.recorder = self.backend.recorder(self.pool)
+        self.recorder.begin()
+
+    def end(self) -> None:
+        if self.recorder is not None:
+            recording = self.recorder.end()
+            self.recorder = None
+            self.recordings.append(recording)
+            self.steps.append(recording)
+
+    def break_at(self, operation: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Keeps the call; it does not run now, as what it would read has not been computed."""
+        self.end()
+        self.steps.append(_Call(operation, args, kwargs))
+        self.begin()
+
+    def replayable(self) -> tuple[Step, ...]:
+        """The steps; calls know where their tensors lie, and do not keep memory of the pool in use."""
+        calls = [step for step in self.steps if isinstance(step, _Call)]
+        detached = self.backend.detached([(call.args, call.kwargs) for call in calls], self.pool)
+        for call, (args, kwargs) in zip(calls, detached, strict=True):
+            call.args, call.kwargs = args, kwargs
+        return tuple(step if isinstance(step, _Call) else step.replay for step in self.steps)
+
+    def abort(self) -> None:
+        if self.recorder is not None:
+            self.recorder.abort()
+            self.recorder = None
+        for recording in self.recordings:
+            recording.release()

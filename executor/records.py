@@ -1,0 +1,83 @@
+"""What a capture tells of itself: one record an entry, and the report of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+from planner.descriptors import PlanEntry
+
+
+@frozen(kw_only=True)
+class CaptureRecord:
+    """How the capture of one entry went.
+
+    ``warmup_seconds`` is the forward ahead of the recording, ``seconds`` the recording with making it
+    ready to launch. ``num_bytes`` is what pool and graph grew by, ``num_graphs`` how many graphs the
+    entry took: one, or a piece more than it has marked operations. ``digest`` is a SHA-256 over what
+    was recorded. ``error`` says why there is no graph, ``fix`` what would help.
+    """
+
+    entry: PlanEntry
+    warmup_seconds: float = 0.0
+    seconds: float = 0.0
+    num_bytes: int = 0
+    num_nodes: int | None = None
+    num_graphs: int = 0
+    digest: str | None = None
+    error: str | None = None
+    fix: str | None = None
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The record as JSON has it; entry fields that are not set are left out."""
+        entry = self.entry
+        fields = ("num_tokens", "num_reqs", "uniform_token_count", "max_query_len")
+        given = {name: getattr(entry, name) for name in fields if getattr(entry, name) is not None}
+        if entry.num_active_loras:
+            given["num_active_loras"] = entry.num_active_loras
+        if entry.num_ubatches != 1:
+            given["num_ubatches"] = entry.num_ubatches
+        measured = ("warmup_seconds", "seconds", "num_bytes", "num_nodes", "num_graphs", "digest")
+        told = {name: getattr(self, name) for name in (*measured, "error", "fix")}
+        return {
+            "mode": str(entry.mode),
+            **given,
+            **{name: value for name, value in told.items() if value is not None},
+        }
+
+
+@frozen(kw_only=True)
+class CaptureReport:
+    """How the capture of a family went; ``seconds`` is the whole loop."""
+
+    family: str
+    device: str
+    seconds: float
+    records: tuple[CaptureRecord, ...]
+
+    @property
+    def captured(self) -> tuple[CaptureRecord, ...]:
+        """Entries that have a graph."""
+        return tuple(record for record in self.records if record.error is None)
+
+    @property
+    def failed(self) -> tuple[CaptureRecord, ...]:
+        """Entries that have none; their batches go to larger entries, or run eagerly."""
+        return tuple(record for record in self.records if record.error is not None)
+
+    @property
+    def num_bytes(self) -> int:
+        """What all entries grew pool and graphs by."""
+        return sum(record.num_bytes for record in self.records)
+
+    def as_json(self) -> Mapping[str, Any]:
+        """The report as JSON has it."""
+        return {
+            "family": self.family,
+            "device": self.device,
+            "seconds": self.seconds,
+            "num_bytes": self.num_bytes,
+            "entries": [record.as_json() for record in self.records],
+        }

@@ -1,0 +1,375 @@
+"""TargetRunner: runs a decoder's steps by a plan, from graphs where dispatch finds one.
+
+It owns the static inputs of its family, prepares what graphs are captured with, and at each step
+stages the batch, dispatches, pads and replays. Source of the order: vLLM 0.33, V2 runner (rules 5.6, 5.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+
+from executor.context import ForwardContext, set_forward_context
+from executor.dispatching import Key
+from executor.errors import InputError
+from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
+from executor.inputs.batch import ScheduledBatch
+from executor.inputs.block_tables import BlockTables
+from executor.inputs.buffers import InputBuffers
+from executor.inputs.dummy import prepare_inputs_to_capture, random_batch
+from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
+from executor.inputs.microbatches import Microbatches
+from executor.manager import CudaGraphManager, Forward
+from executor.models.qwen3 import Decoder
+from executor.parallel import ParallelInfo
+from planner.batches import Agreement
+from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
+from planner.documents.plan import TARGET, Plan
+from planner.modes import CUDAGraphMode, Runner
+
+Outputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
+
+
+@frozen(kw_only=True)
+class StepOutput:
+    """What a step computed for the real tokens of its batch, and the graph that did it.
+
+    The tensors are views: they hold until the next step.
+    """
+
+    key: Key
+    mode: CUDAGraphMode
+    hidden_states: torch.Tensor
+    aux_hidden_states: tuple[torch.Tensor, ...]
+
+
+@frozen(kw_only=True)
+class PaddedStep:
+    """How a step runs: by which graph, and with how many tokens and requests, padding included."""
+
+    key: Key
+    mode: CUDAGraphMode
+    num_tokens: int
+    num_reqs: int
+    num_ubatches: int = 1
+    batch_descriptor: BatchDescriptor | None = None
+    num_tokens_across_dp: torch.Tensor | None = None
+
+
+def attention_groups(
+    config: KVCacheConfig, layer_names: Sequence[str]
+) -> tuple[tuple[AttentionGroup, ...], ...]:
+    """The attention groups of a model's layers, a list for each KV cache group, empty for others'.
+
+    Raises:
+        InputError: a layer has no cache.
+    """
+    own = config.groups_of(layer_names)
+    return tuple(
+        (AttentionGroup(group.layer_names, index),) if index in own else ()
+        for index, group in enumerate(config.groups)
+    )
+
+
+class TargetRunner:
+    """Steps of one model. Without a manager, or where it has no graph, they run eagerly.
+
+    ``kv_cache`` may hold other models' layers too; by default it is made from the config. Requests have
+    up to ``max_model_len`` tokens. ``max_num_reqs`` and ``max_num_tokens`` admit eager batches beyond the
+    plan's largest entry.
+
+    Raises:
+        FamilyError: the plan has no such family.
+        InputError: a layer of the model has no cache.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        model: Decoder,
+        kv_cache_config: KVCacheConfig,
+        device: torch.device | str,
+        manager: CudaGraphManager | None = None,
+        *,
+        family: str = TARGET,
+        parallel: ParallelInfo | None = None,
+        kv_cache: PagedKVCache | None = None,
+        max_model_len: int | None = None,
+        max_num_reqs: int = 0,
+        max_num_tokens: int = 0,
+    ) -> None:
+        self.plan, self.family, self.model, self.manager = plan, family, model, manager
+        self.kv_cache_config = kv_cache_config
+        self.kv_cache = PagedKVCache(kv_cache_config, device) if kv_cache is None else kv_cache
+        most = min(model.config.max_position_embeddings, kv_cache_config.max_tokens)
+        self.max_model_len = most if max_model_len is None else min(max_model_len, most)
+        self.parallel = evolve(parallel or ParallelInfo(), no_compile_layers=self.kv_cache.layers)
+        self.buffers = InputBuffers.for_plan(plan, family, device, max_num_reqs, max_num_tokens)
+        self.block_tables = BlockTables(
+            kv_cache_config,
+            self.buffers.max_num_reqs,
+            self.buffers.max_num_tokens,
+            self.max_model_len,
+            device,
+        )
+        self.attn_groups = attention_groups(kv_cache_config, model.layer_names)
+        resolved = plan.resolved.get(family)
+        self._is_v1 = resolved is not None and resolved.runner is Runner.V1
+        self._decode_query_len = None if resolved is None else resolved.decode_query_len
+        self._microbatches: dict[tuple[int, int, int], Microbatches] = {}
+        self._piecewise_descriptors = {
+            entry.execution_descriptor: entry.batch_descriptor
+            for entry in plan.entries(family)
+            if entry.mode is CUDAGraphMode.PIECEWISE
+        }
+
+    # Capture
+
+    def create_forward_fn(self, desc: BatchExecutionDescriptor, warmup: bool) -> Forward:  # noqa: ARG002
+        """What ``CudaGraphManager.capture`` asks for: a dummy batch of ``desc``, and its forward.
+
+        Source: vLLM 0.33 (rules 5.7).
+
+        Raises:
+            InputError: the entry is larger than the buffers.
+        """
+        full = desc.cg_mode is CUDAGraphMode.FULL
+        num_reqs = self._padded_reqs(desc.num_tokens, desc.num_reqs)
+        longest = (desc.max_query_len or desc.uniform_token_count or desc.num_tokens) if full else None
+        state = prepare_inputs_to_capture(
+            num_reqs,
+            desc.num_tokens,
+            self.buffers,
+            self.block_tables,
+            self.attn_groups,
+            self.kv_cache_config,
+            self.max_model_len,
+            max_query_len=longest,
+            for_capture=full,
+        )
+        size = self.parallel.data_parallel_size
+        across = torch.full((size,), desc.num_tokens, dtype=torch.int32) if size > 1 else None
+        step = PaddedStep(
+            key=desc,
+            mode=desc.cg_mode,
+            num_tokens=desc.num_tokens,
+            num_reqs=num_reqs,
+            num_ubatches=desc.num_ubatches,
+            batch_descriptor=self._piecewise_descriptors.get(desc),
+            num_tokens_across_dp=across,
+        )
+        if desc.num_ubatches > 1:
+            return self._microbatched_forward(step)
+
+        def forward(cg_mode: CUDAGraphMode) -> Outputs:
+            with self._context(step, state, cg_mode):
+                return self._forward(slice(0, step.num_tokens))
+
+        return forward
+
+    def _microbatched_forward(self, step: PaddedStep) -> Forward:
+        parts = self._microbatches_of(step)
+        parts.refresh(self.buffers)
+        states = parts.build(self.block_tables, self.attn_groups, self._max_seq_len)
+        tokens = [slice(part.token_start, part.token_stop) for part in parts.slices]
+
+        def forward(cg_mode: CUDAGraphMode) -> Outputs:
+            outputs = []
+            with set_forward_context(
+                [state.attn_metadata or {} for state in states],
+                self.parallel,
+                step.num_tokens,
+                step.num_tokens_across_dp,
+                cg_mode,
+                ubatch_slices=parts.slices,
+                slot_mapping=[state.slot_mappings for state in states],
+                is_padding=self.buffers.is_padding[: step.num_tokens],
+            ):
+                for part, state in zip(tokens, states, strict=True):
+                    with self._context(self._part_of(step, part), state, cg_mode, part.start):
+                        outputs.append(self._forward(part))
+            hidden = torch.cat([output[0] for output in outputs])
+            return hidden, tuple(
+                torch.cat(aux) for aux in zip(*(output[1] for output in outputs), strict=True)
+            )
+
+        return forward
+
+    # Steps
+
+    def choose(self, batch: ScheduledBatch, agreement: Agreement | None = None) -> PaddedStep:
+        """How ``batch`` runs: by what the ranks agreed on, else by the manager's dispatch."""
+        if agreement is not None:
+            across = agreement.num_tokens_across_dp
+            vector = None if across is None else torch.tensor(across, dtype=torch.int32)
+            return evolve(self._padded(batch, agreement.descriptor), num_tokens_across_dp=vector)
+        if self.manager is None:
+            return self._padded(
+                batch, BatchExecutionDescriptor(CUDAGraphMode.NONE, batch.num_tokens, batch.num_reqs)
+            )
+        dispatch: Any = self.manager.dispatch
+        if self._is_v1:
+            uniform = batch.uniform_token_count
+            decoding = uniform is not None and uniform == self._decode_query_len
+            return self._padded(batch, dispatch(batch.num_tokens, decoding, batch.num_active_loras))
+        key = dispatch(
+            batch.num_reqs,
+            batch.num_tokens,
+            batch.uniform_token_count,
+            batch.num_active_loras,
+            batch.max_query_len,
+            batch.num_ubatches,
+        )
+        return self._padded(batch, key)
+
+    def step(self, batch: ScheduledBatch, agreement: Agreement | None = None) -> StepOutput:
+        """Runs one step; its K/V are in the cache afterwards.
+
+        ``agreement`` is what data-parallel ranks agreed on. A rank without requests takes part with an
+        empty batch, which is all padding.
+
+        Raises:
+            InputError: the batch is larger than the buffers, or a request than ``max_model_len``.
+        """
+        with torch.no_grad():
+            step = self.choose(batch, agreement)
+            state = self.stage(batch, step)
+            hidden, aux = self._run(step, state)
+        real = slice(0, batch.num_tokens)
+        return StepOutput(
+            key=step.key,
+            mode=step.mode,
+            hidden_states=hidden[real],
+            aux_hidden_states=tuple(rows[real] for rows in aux),
+        )
+
+    def stage(self, batch: ScheduledBatch, step: PaddedStep) -> AttentionState:
+        """Puts ``batch`` into the static inputs, padded for ``step``; returns its own metadata.
+
+        Raises:
+            InputError: the batch is larger than the buffers, or a request than ``max_model_len``.
+        """
+        longest = max(batch.seq_lens, default=0)
+        if longest > self.max_model_len:
+            raise InputError(
+                f"a request of {longest} tokens; the cache's max_model_len is {self.max_model_len}"
+            )
+        self.buffers.check(max(step.num_reqs, batch.num_reqs), step.num_tokens)
+        self.buffers.write(batch)
+        self.block_tables.write(batch.block_ids)
+        slots = self.block_tables.compute_slot_mappings(
+            batch.num_reqs,
+            batch.num_tokens,
+            step.num_tokens,
+            self.buffers.query_start_loc,
+            self.buffers.positions,
+        )
+        if step.num_ubatches > 1 and step.mode is CUDAGraphMode.FULL:
+            self._microbatches_of(step).refresh(self.buffers)
+        return build_attention_state(
+            batch.num_reqs,
+            batch.num_tokens,
+            self.buffers,
+            self.block_tables.block_tables,
+            slots,
+            self.attn_groups,
+            max_query_len=max(batch.query_lens, default=0),
+            max_seq_len=longest,
+        )
+
+    def random_batch(self, desc: BatchExecutionDescriptor, seed: int = 0) -> ScheduledBatch:
+        """A batch that ``desc`` serves, of random tokens behind contexts of random length."""
+        batch = random_batch(
+            self._padded_reqs(desc.num_tokens, desc.num_reqs),
+            desc.num_tokens,
+            self.kv_cache_config,
+            self.max_model_len,
+            self.model.config.vocab_size,
+            seed,
+        )
+        return evolve(batch, num_active_loras=desc.num_active_loras, num_ubatches=desc.num_ubatches)
+
+    def replay_context(
+        self, step: PaddedStep, state: AttentionState
+    ) -> AbstractContextManager[ForwardContext]:
+        """The forward context around a replay in pieces."""
+        return self._context(step, state, step.mode)
+
+    def _run(self, step: PaddedStep, state: AttentionState) -> Outputs:
+        outputs: Any
+        if step.mode is CUDAGraphMode.FULL:
+            outputs = self._manager.run_fullgraph(step.key)
+            return outputs[0], outputs[1]
+        with self.replay_context(step, state):
+            if step.mode is CUDAGraphMode.PIECEWISE:
+                outputs = self._manager.run_piecewise(step.key)
+                return outputs[0], outputs[1]
+            return self._forward(slice(0, step.num_tokens))
+
+    def _forward(self, tokens: slice) -> Outputs:
+        hidden, aux = self.model(self.buffers.input_ids[tokens], self.buffers.positions[tokens])
+        return hidden, aux
+
+    def _context(
+        self, step: PaddedStep, state: AttentionState, mode: CUDAGraphMode, first: int = 0
+    ) -> AbstractContextManager[ForwardContext]:
+        return set_forward_context(
+            state.attn_metadata,
+            self.parallel,
+            step.num_tokens,
+            step.num_tokens_across_dp,
+            mode,
+            step.batch_descriptor,
+            slot_mapping=state.slot_mappings,
+            is_padding=self.buffers.is_padding[first : first + step.num_tokens],
+        )
+
+    def _padded(self, batch: ScheduledBatch, key: Key) -> PaddedStep:
+        descriptor: BatchDescriptor | None
+        if isinstance(key, tuple):
+            mode, descriptor = key
+            tokens, reqs, num_ubatches = key[1].num_tokens, key[1].num_reqs, 1
+        else:
+            mode, descriptor = key.cg_mode, self._piecewise_descriptors.get(key)
+            tokens, reqs, num_ubatches = key.num_tokens, key.num_reqs, key.num_ubatches
+        full = mode is CUDAGraphMode.FULL
+        return PaddedStep(
+            key=key,
+            mode=mode,
+            num_tokens=max(tokens, batch.num_tokens),
+            num_reqs=self._padded_reqs(tokens, reqs) if full else batch.num_reqs,
+            num_ubatches=num_ubatches,
+            batch_descriptor=descriptor if mode is CUDAGraphMode.PIECEWISE else None,
+        )
+
+    def _padded_reqs(self, num_tokens: int, num_reqs: int | None) -> int:
+        return num_reqs or min(num_tokens, self.buffers.max_num_reqs)
+
+    def _microbatches_of(self, step: PaddedStep) -> Microbatches:
+        key = (step.num_reqs, step.num_tokens, step.num_ubatches)
+        if key not in self._microbatches:
+            self._microbatches[key] = Microbatches.of(*key, self.buffers.device)
+        return self._microbatches[key]
+
+    def _part_of(self, step: PaddedStep, tokens: slice) -> PaddedStep:
+        count = tokens.stop - tokens.start
+        across = step.num_tokens_across_dp
+        return evolve(
+            step,
+            num_tokens=count,
+            num_tokens_across_dp=None if across is None else torch.full_like(across, count),
+        )
+
+    @property
+    def _max_seq_len(self) -> int:
+        return min(self.max_model_len, self.kv_cache_config.max_tokens)
+
+    @property
+    def _manager(self) -> CudaGraphManager:
+        if self.manager is None:
+            raise InputError(f"{self.family}: a graph is to be replayed, but the runner has no manager")
+        return self.manager

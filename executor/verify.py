@@ -1,0 +1,106 @@
+"""Proof of captured graphs: each entry against an eager forward, and against its own second replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from executor.dispatching import graph_key
+from executor.manager import CreateForward, CudaGraphManager
+from executor.trees import map_tensors, tensors_of
+from planner.descriptors import BatchExecutionDescriptor, PlanEntry
+from planner.modes import CUDAGraphMode
+
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
+"""Largest relative Frobenius error by type: libraries may choose another algorithm in a graph."""
+
+Fill = Callable[[BatchExecutionDescriptor], None]
+"""Puts contents into the input buffers for one entry, the same at each call."""
+
+Context = Callable[[BatchExecutionDescriptor], AbstractContextManager[Any]]
+"""The forward context that marked operations of one entry read at replay."""
+
+
+@frozen(kw_only=True)
+class Verdict:
+    """What comparing one entry showed.
+
+    ``error`` is the largest relative Frobenius error of an output, ``repeats`` says that a second replay
+    gave the same bits, ``ok`` that both are as they should be.
+    """
+
+    entry: PlanEntry
+    error: float
+    repeats: bool
+    ok: bool
+
+
+def verify_entries(
+    manager: CudaGraphManager,
+    create_forward_fn: CreateForward,
+    fill: Fill | None = None,
+    context: Context | None = None,
+) -> tuple[Verdict, ...]:
+    """A verdict on every captured entry, in capture order.
+
+    The eager forward runs first and on the same buffers; ``fill`` gives them contents, without it they
+    hold what the factory puts there. ``context`` is needed where entries have marked operations.
+    """
+    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context)
+    return tuple(check.verdict(entry) for entry in manager.captured_entries)
+
+
+@frozen
+class _Check:
+    manager: CudaGraphManager
+    create: CreateForward
+    fill: Fill
+    context: Context
+
+    def verdict(self, entry: PlanEntry) -> Verdict:
+        desc = entry.execution_descriptor
+        key = graph_key(self.manager.plan, self.manager.family, entry)
+        with torch.no_grad():
+            forward = self.create(desc, True)
+            eager = self._outputs(lambda: forward(CUDAGraphMode.NONE), desc)
+            with self.context(desc):
+                first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+                second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+        errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
+        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
+        repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+        within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
+        return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
+
+    def _outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
+        self.fill(desc)
+        return list(tensors_of(map_tensors(torch.clone, run())))
+
+
+def _nothing(desc: BatchExecutionDescriptor) -> None:
+    """Leaves the inputs as the factory prepared them."""
+
+
+def _no_context(desc: BatchExecutionDescriptor) -> AbstractContextManager[None]:  # noqa: ARG001
+    return nullcontext()
+
+
+def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
+    """Frobenius norm of the difference over that of ``expected``; 0 for two that are all zero.
+
+    Tensors of whole numbers are equal (0) or not (1). NaN in one and not in the other is infinite.
+    """
+    if expected.shape != found.shape:
+        return float("inf")
+    if not expected.dtype.is_floating_point:
+        return 0.0 if torch.equal(expected, found) else 1.0
+    expected, found = expected.double(), found.double()
+    if not torch.equal(expected.isnan(), found.isnan()):
+        return float("inf")
+    difference = torch.linalg.vector_norm((expected - found).nan_to_num())
+    norm = torch.linalg.vector_norm(expected.nan_to_num())
+    return float(difference / norm) if norm else float(difference)
