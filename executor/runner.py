@@ -14,7 +14,7 @@ import torch
 from attrs import evolve, frozen
 
 from executor.context import ForwardContext, set_forward_context
-from executor.dispatching import Key
+from executor.dispatching import Key, graph_key
 from executor.errors import InputError
 from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
 from executor.inputs.batch import ScheduledBatch
@@ -121,6 +121,9 @@ class TargetRunner:
         self._is_v1 = resolved is not None and resolved.runner is Runner.V1
         self._decode_query_len = None if resolved is None else resolved.decode_query_len
         self._microbatches: dict[tuple[int, int, int], Microbatches] = {}
+        self._keys: dict[BatchExecutionDescriptor, Key] = {
+            entry.execution_descriptor: graph_key(plan, family, entry) for entry in plan.entries(family)
+        }
         self._piecewise_descriptors = {
             entry.execution_descriptor: entry.batch_descriptor
             for entry in plan.entries(family)
@@ -293,18 +296,26 @@ class TargetRunner:
         )
         return evolve(batch, num_active_loras=desc.num_active_loras, num_ubatches=desc.num_ubatches)
 
-    def replay_context(
-        self, step: PaddedStep, state: AttentionState
-    ) -> AbstractContextManager[ForwardContext]:
-        """The forward context around a replay in pieces."""
+    def fill(self, desc: BatchExecutionDescriptor) -> None:
+        """Puts the random batch of ``desc`` into the static inputs, as ``verify_entries`` asks for."""
+        self._stage_random(desc)
+
+    def replay_context(self, desc: BatchExecutionDescriptor) -> AbstractContextManager[ForwardContext]:
+        """The forward context of the random batch of ``desc``, as ``verify_entries`` asks for."""
+        step, state = self._stage_random(desc)
         return self._context(step, state, step.mode)
+
+    def _stage_random(self, desc: BatchExecutionDescriptor) -> tuple[PaddedStep, AttentionState]:
+        batch = self.random_batch(desc)
+        step = self._padded(batch, desc)
+        return step, self.stage(batch, step)
 
     def _run(self, step: PaddedStep, state: AttentionState) -> Outputs:
         outputs: Any
         if step.mode is CUDAGraphMode.FULL:
             outputs = self._manager.run_fullgraph(step.key)
             return outputs[0], outputs[1]
-        with self.replay_context(step, state):
+        with self._context(step, state, step.mode):
             if step.mode is CUDAGraphMode.PIECEWISE:
                 outputs = self._manager.run_piecewise(step.key)
                 return outputs[0], outputs[1]
@@ -328,13 +339,14 @@ class TargetRunner:
             is_padding=self.buffers.is_padding[first : first + step.num_tokens],
         )
 
-    def _padded(self, batch: ScheduledBatch, key: Key) -> PaddedStep:
-        descriptor: BatchDescriptor | None
+    def _padded(self, batch: ScheduledBatch, found: Key) -> PaddedStep:
+        key = found if isinstance(found, tuple) else self._keys.get(found, found)
         if isinstance(key, tuple):
             mode, descriptor = key
-            tokens, reqs, num_ubatches = key[1].num_tokens, key[1].num_reqs, 1
+            tokens, reqs, num_ubatches = descriptor.num_tokens, descriptor.num_reqs, 1
+            pieces: BatchDescriptor | None = descriptor
         else:
-            mode, descriptor = key.cg_mode, self._piecewise_descriptors.get(key)
+            mode, pieces = key.cg_mode, self._piecewise_descriptors.get(key)
             tokens, reqs, num_ubatches = key.num_tokens, key.num_reqs, key.num_ubatches
         full = mode is CUDAGraphMode.FULL
         return PaddedStep(
@@ -343,7 +355,7 @@ class TargetRunner:
             num_tokens=max(tokens, batch.num_tokens),
             num_reqs=self._padded_reqs(tokens, reqs) if full else batch.num_reqs,
             num_ubatches=num_ubatches,
-            batch_descriptor=descriptor if mode is CUDAGraphMode.PIECEWISE else None,
+            batch_descriptor=pieces if mode is CUDAGraphMode.PIECEWISE else None,
         )
 
     def _padded_reqs(self, num_tokens: int, num_reqs: int | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from attrs import field, frozen
+from attrs import frozen
 
 from executor.errors import InputError
 
@@ -26,7 +26,7 @@ class ScheduledBatch:
     is_prefilling: tuple[bool, ...] = ()
     num_drafts: tuple[int, ...] = ()
     num_active_loras: int = 0
-    num_ubatches: int = field(default=1)
+    num_ubatches: int = 1
 
     def __attrs_post_init__(self) -> None:
         count = len(self.token_ids)

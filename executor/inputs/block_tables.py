@@ -83,7 +83,8 @@ class BlockTables:
     ) -> tuple[torch.Tensor, ...]:
         """The slots of the first ``num_tokens`` tokens; everything behind them becomes PAD.
 
-        A token in the null block or beyond the table has no place either. Returns the first ``num_tokens_padded`` items.
+        A token in the null block or beyond the table has no place either. Returns the first
+        ``num_tokens_padded`` items.
 
         Raises:
             InputError: more requests or tokens than there is room for.

@@ -138,6 +138,13 @@ class PagedKVCache:
         """Bytes of all keys and values."""
         return sum(layer.key.nbytes + layer.value.nbytes for layer in self.layers.values())
 
+    def randomize(self, seed: int = 0) -> None:
+        """Fills all blocks with random contents, as contexts of batches that nobody computed."""
+        for index, layer in enumerate(self.layers.values()):
+            generator = torch.Generator(layer.key.device).manual_seed(seed + index)
+            layer.key.normal_(generator=generator)
+            layer.value.normal_(generator=generator)
+
 
 def _layer_cache(config: KVCacheConfig, group: KVCacheGroup, device: torch.device | str) -> LayerKVCache:
     shape = (config.num_blocks * config.block_size + _SPARE_ROWS, group.num_kv_heads, group.head_size)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from inspect import signature
 from typing import Any
@@ -358,12 +359,15 @@ def _cache_argument(model: Any) -> str:
 
 
 def _capturable(model: Any, device: torch.device) -> Any:
-    """The model with experts that need no routing on the host.
+    """The model with experts that need no routing on the host; one without experts stays as it is.
 
     Multiplying in groups has such a kernel for bfloat16 on GPUs; else each token's experts are gathered.
     """
-    grouped = device.type == "cuda" and model.dtype is torch.bfloat16
-    model.set_experts_implementation("grouped_mm" if grouped else "batched_mm")
+    if device.type == "cuda" and model.dtype is torch.bfloat16:
+        with suppress(ValueError):  # no experts
+            model.set_experts_implementation("grouped_mm")
+            return model
+    model.set_experts_implementation("batched_mm")
     return model
 
 

@@ -123,7 +123,8 @@ class Attention(nn.Module):
         return projected
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        return projected.view(projected.shape[0], -1, self.head_dim)
+        tokens, width = projected.shape
+        return projected.view(tokens, width // self.head_dim, self.head_dim)
 
 
 class Mlp(nn.Module):
