@@ -15,7 +15,7 @@ from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
 from executor.inputs.dummy import prepare_inputs_to_capture
 from executor.inputs.kv_cache import KVCacheConfig
-from executor.manager import CudaGraphManager, Forward, Progress
+from executor.manager import CreateForward, CudaGraphManager, Forward, Progress
 from executor.records import CaptureReport
 from planner.descriptors import BatchExecutionDescriptor
 from planner.modes import CUDAGraphMode
@@ -46,6 +46,30 @@ class DFlashCudaGraphManager(CudaGraphManager):
         cg_mode)`` is that forward; metadata is None for PIECEWISE. ``attn_groups`` are lists of groups,
         one list a KV-cache group; ``causal`` is one answer for all or one by KV-cache group.
         """
+        create_forward_fn = self.forward_factory(
+            forward_fn,
+            input_buffers,
+            block_tables,
+            attn_groups,
+            kv_cache_config,
+            max_model_len,
+            causal,
+            precompute_context_kv,
+        )
+        return super().capture(create_forward_fn, progress_bar_desc, progress=progress, inspect=inspect)
+
+    def forward_factory(
+        self,
+        forward_fn: Callable[..., Any],
+        input_buffers: InputBuffers,
+        block_tables: BlockTables,
+        attn_groups: Sequence[Sequence[AttentionGroup]],
+        kv_cache_config: KVCacheConfig,
+        max_model_len: int,
+        causal: bool | Mapping[int, bool],
+        precompute_context_kv: Callable[[int], None],
+    ) -> CreateForward:
+        """What ``capture`` asks for the forward of each entry; verification asks it again."""
 
         def create_forward_fn(desc: BatchExecutionDescriptor, warmup: bool) -> Forward:  # noqa: ARG001
             num_tokens = desc.num_tokens
@@ -73,4 +97,4 @@ class DFlashCudaGraphManager(CudaGraphManager):
 
             return forward
 
-        return super().capture(create_forward_fn, progress_bar_desc, progress=progress, inspect=inspect)
+        return create_forward_fn

@@ -7,9 +7,9 @@ dispatch chose. Source: vLLM 0.33, the DFlash speculator (rules 7.3 to 7.5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from attrs import evolve, frozen
@@ -17,12 +17,13 @@ from attrs import evolve, frozen
 from executor.context import set_forward_context
 from executor.dflash import DFlashCudaGraphManager
 from executor.errors import InputError
-from executor.inputs.attention import AttentionState, build_attention_state
+from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
+from executor.inputs.dummy import random_batch
 from executor.inputs.kv_cache import NULL_BLOCK, PAD_SLOT_ID, KVCacheConfig, PagedKVCache
-from executor.manager import Progress
+from executor.manager import Forward, Progress
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
 from executor.parallel import ParallelInfo
 from executor.records import CaptureReport
@@ -30,6 +31,18 @@ from executor.runner import attention_groups
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry
 from planner.documents.plan import DRAFT, Plan
 from planner.modes import CUDAGraphMode
+
+CaptureInputs: TypeAlias = tuple[
+    Callable[..., Any],
+    InputBuffers,
+    BlockTables,
+    Sequence[Sequence[AttentionGroup]],
+    KVCacheConfig,
+    int,
+    bool,
+    Callable[[int], None],
+]
+"""What the draft's manager captures with, in the order of its arguments."""
 
 
 @frozen(kw_only=True)
@@ -107,17 +120,52 @@ class DraftRunner:
     # Capture
 
     def capture(
-        self, progress_bar_desc: str = "Capturing draft CUDA graphs", *, progress: Progress | None = None
+        self,
+        progress_bar_desc: str = "Capturing draft CUDA graphs",
+        *,
+        progress: Progress | None = None,
+        inspect: bool = False,
     ) -> CaptureReport:
         """Captures the family with nothing to sample and no place for context rows.
 
         Raises:
             InputError: there is no manager.
         """
-        if self.manager is None:
-            raise InputError("the draft runner has no manager; give it one to capture with")
         self.buffers.make_inert()
-        return self.manager.capture(
+        return self._manager.capture(
+            *self._capture_inputs, progress_bar_desc, progress=progress, inspect=inspect
+        )
+
+    def create_forward_fn(self, desc: BatchExecutionDescriptor, warmup: bool) -> Forward:
+        """The forward that an entry is captured with, prologue included.
+
+        Raises:
+            InputError: there is no manager.
+        """
+        self.buffers.make_inert()
+        return self._manager.forward_factory(*self._capture_inputs)(desc, warmup)
+
+    def fill(self, desc: BatchExecutionDescriptor, seed: int = 0) -> None:
+        """Puts a random drafting step of ``desc`` into the static inputs, as ``verify_entries`` asks."""
+        num_reqs = desc.num_reqs or 1
+        step = random_batch(
+            num_reqs,
+            num_reqs * self.query_len,
+            self.kv_cache_config,
+            self.max_model_len - self.query_len,
+            self.draft.config.vocab_size,
+            seed,
+        )
+        batch = DraftBatch(step=step, num_rejected=(0,) * step.num_reqs, anchors=(1,) * step.num_reqs)
+        self._stage_queries(batch, desc.num_tokens)
+        generator = torch.Generator(self.buffers.aux.device).manual_seed(seed)
+        self.buffers.aux.normal_(generator=generator)
+        graph_rows = self.graph_context_tokens.get(num_reqs, 0)
+        self._stage_context(batch, self.buffers.aux[: min(step.num_tokens, graph_rows)], graph_rows)
+
+    @property
+    def _capture_inputs(self) -> CaptureInputs:
+        return (
             self.forward,
             self.input_buffers,
             self.block_tables,
@@ -126,9 +174,13 @@ class DraftRunner:
             self.max_model_len,
             self.causal,
             self.precompute_context_kv,
-            progress_bar_desc,
-            progress=progress,
         )
+
+    @property
+    def _manager(self) -> DFlashCudaGraphManager:
+        if self.manager is None:
+            raise InputError("the draft runner has no manager; give it one to capture with")
+        return self.manager
 
     def precompute_context_kv(self, num_reqs: int) -> None:
         """Combines and stores the staged context rows of a graph for ``num_reqs`` requests."""

@@ -69,8 +69,10 @@ class CudaGraphManager:
         self._outputs = OutputBuffers()
         self._graphs: dict[Key, EntryGraphs] = {}
         self._captured: tuple[PlanEntry, ...] = ()
-        self.dispatch = table_of(plan, family, ()).dispatch
-        """Which graph serves a batch, among those that were captured: the planner's own table."""
+        self.table = table_of(plan, family, ())
+        """The planner's table over the entries that have a graph."""
+        self.dispatch = self.table.dispatch
+        """Which graph serves a batch, among those that were captured."""
 
     @property
     def device(self) -> torch.device:
@@ -131,8 +133,8 @@ class CudaGraphManager:
                     progress(progress_bar_desc, len(records), len(self.entries), records[-1])
         self._backend.synchronize()
         seconds = time.perf_counter() - started
-        self._captured = tuple(record.entry for record in records if record.error is None)
-        self.dispatch = table_of(self.plan, self.family, self._captured).dispatch
+        captured = tuple(record.entry for record in records if record.error is None)
+        self._serve(captured)
         if inspect:
             records = [self._inspected(record) for record in records]
         return CaptureReport(
@@ -164,9 +166,13 @@ class CudaGraphManager:
         for graphs in self._graphs.values():
             graphs.release()
         self._graphs.clear()
-        self._captured = ()
         self._outputs.clear()
-        self.dispatch = table_of(self.plan, self.family, ()).dispatch
+        self._serve(())
+
+    def _serve(self, captured: tuple[PlanEntry, ...]) -> None:
+        self._captured = captured
+        self.table = table_of(self.plan, self.family, captured)
+        self.dispatch = self.table.dispatch
 
     def _capture_entry(self, entry: PlanEntry, create: CreateForward, base: int) -> CaptureRecord:
         record = CaptureRecord(entry=entry)

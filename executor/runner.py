@@ -119,7 +119,6 @@ class TargetRunner:
         self.attn_groups = attention_groups(kv_cache_config, model.layer_names)
         resolved = plan.resolved.get(family)
         self._is_v1 = resolved is not None and resolved.runner is Runner.V1
-        self._decode_query_len = None if resolved is None else resolved.decode_query_len
         self._microbatches: dict[tuple[int, int, int], Microbatches] = {}
         self._keys: dict[BatchExecutionDescriptor, Key] = {
             entry.execution_descriptor: graph_key(plan, family, entry) for entry in plan.entries(family)
@@ -217,7 +216,7 @@ class TargetRunner:
         dispatch: Any = self.manager.dispatch
         if self._is_v1:
             uniform = batch.uniform_token_count
-            decoding = uniform is not None and uniform == self._decode_query_len
+            decoding = uniform is not None and uniform == self.manager.table.decode_query_len
             return self._padded(batch, dispatch(batch.num_tokens, decoding, batch.num_active_loras))
         key = dispatch(
             batch.num_reqs,

@@ -319,7 +319,7 @@ class _Request:
 
 def _dispatch(manager: CudaGraphManager, num_reqs: int, query_len: int) -> Key | None:
     """The graph that serves a decode batch; ``None`` where it runs eagerly."""
-    table: DispatchTable | V1DispatchTable = manager.dispatch.__self__  # type: ignore[union-attr]
+    table: DispatchTable | V1DispatchTable = manager.table
     num_tokens = num_reqs * query_len
     if isinstance(table, V1DispatchTable):
         mode, descriptor = table.dispatch(num_tokens, query_len == table.decode_query_len)

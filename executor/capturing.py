@@ -1,0 +1,266 @@
+"""Capturing a whole plan with the reference models: what ``planner capture`` does.
+
+The graphs are those of the plan, the model is a stand-in: the shape of the given config with random
+weights. That is enough to know what a capture takes on a machine, and that every entry can be had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from attrs import define, field, frozen
+
+from executor.dflash import DFlashCudaGraphManager
+from executor.draft_runner import DraftRunner
+from executor.errors import ModelError
+from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
+from executor.manager import CudaGraphManager, Progress
+from executor.models.config import DecoderConfig, DFlashConfig
+from executor.models.dflash_draft import build_draft
+from executor.models.qwen3 import Decoder, build_decoder
+from executor.records import CaptureReport
+from executor.runner import TargetRunner
+from executor.verify import Verdict, verify_entries
+from planner.descriptors import DFLASH_CONTEXT_KV
+from planner.documents.plan import DRAFT, TARGET, Plan
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+BLOCK_SIZE = 16
+CONTEXT_TOKENS = 256
+"""Tokens of a request beyond its query that the stand-in's cache has room for, by default."""
+
+
+@frozen(kw_only=True)
+class StandIn:
+    """The models to capture with; ``draft`` is None where the plan has no DFlash family.
+
+    ``max_model_len`` bounds the context that attention of a whole graph reads at each replay.
+    """
+
+    model: DecoderConfig
+    draft: DFlashConfig | None = None
+    dtype: torch.dtype = torch.bfloat16
+    seed: int = 0
+    max_model_len: int | None = None
+
+    @classmethod
+    def of_plan(
+        cls,
+        plan: Plan,
+        *,
+        model: Mapping[str, object] | None,
+        draft: Mapping[str, object] | None,
+        shrink: bool,
+        **others: Any,
+    ) -> StandIn:
+        """Stand-ins by the given configs, else by those that the plan's deployment has.
+
+        Raises:
+            ModelError: there is no config, or none that the reference models can be built from.
+        """
+        written = plan.deployment.model.config
+        if model is None and written is None:
+            raise ModelError("the plan knows no model; give one with --model config.json")
+        shape = DecoderConfig.of(model if model is not None else written.facts)  # type: ignore[union-attr]
+        drafter = None
+        if has_prologue(plan):
+            drafter = _drafter(plan, draft, shape)
+        if shrink:
+            shape = shape.shrunk()
+            drafter = None if drafter is None else drafter.shrunk(shape)
+        return cls(model=shape, draft=drafter, **others)
+
+
+def has_prologue(plan: Plan) -> bool:
+    """Whether the plan has graphs of a DFlash drafter."""
+    return any(
+        entry.prologue is not None and entry.prologue.kind == DFLASH_CONTEXT_KV
+        for entry in plan.graphs.get(DRAFT, ())
+    )
+
+
+def _drafter(plan: Plan, draft: Mapping[str, object] | None, target: DecoderConfig) -> DFlashConfig:
+    section = plan.deployment.speculative
+    written = None if section is None else section.config
+    if draft is not None:
+        return DFlashConfig.of(draft)
+    if written is not None:
+        return DFlashConfig.of(written.facts)
+    # The plan alone: a drafter of one layer in the shape of its target, for the plan's query length.
+    length = max((entry.uniform_token_count or 1 for entry in plan.entries(DRAFT)), default=2)
+    return DFlashConfig(
+        decoder=target,
+        target_layer_ids=(0, target.num_hidden_layers - 1),
+        target_hidden_size=target.hidden_size,
+        mask_token_id=target.vocab_size - 1,
+        block_size=max(length, 2),
+    ).shrunk(target)
+
+
+@frozen(kw_only=True)
+class FamilyOutcome:
+    """How one family went; ``verdicts`` is empty where nothing was verified."""
+
+    report: CaptureReport
+    verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def wrong(self) -> tuple[Verdict, ...]:
+        """Entries whose replay is not what eager computes, or not the same twice."""
+        return tuple(verdict for verdict in self.verdicts if not verdict.ok)
+
+
+@frozen(kw_only=True)
+class Outcome:
+    """How the capture of a plan went. ``left_out`` are families that no reference model serves."""
+
+    families: tuple[FamilyOutcome, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every entry that was tried has a graph that agrees with eager."""
+        return all(not family.report.failed and not family.wrong for family in self.families)
+
+
+def capture_plan(
+    plan: Plan,
+    stand_in: StandIn,
+    device: torch.device | str,
+    *,
+    memory_budget: int | None = None,
+    progress: Progress | None = None,
+    verify: bool = True,
+    inspect: bool = False,
+) -> Outcome:
+    """Captures the families of ``plan`` that the reference models have, into one pool, in their order.
+
+    Raises:
+        CaptureError: the device is none that graphs are recorded on.
+        ModelError: the models do not fit each other.
+    """
+    rig = Rig.build(plan, stand_in, device, memory_budget=memory_budget)
+    options = {"progress": progress, "inspect": inspect}
+    families = [
+        FamilyOutcome(report=part.capture(**options), verdicts=part.verify() if verify else ())
+        for part in rig.parts()
+    ]
+    served = {family.report.family for family in families}
+    left_out = tuple(name for name in plan.graphs if name not in served)
+    return Outcome(families=tuple(families), left_out=left_out)
+
+
+@frozen(kw_only=True)
+class Part:
+    """One family of a rig: how it is captured and verified."""
+
+    name: str
+    capture: Callable[..., CaptureReport]
+    verify: Callable[[], tuple[Verdict, ...]]
+
+
+@define(kw_only=True)
+class Rig:
+    """Models, one paged cache and runners for a plan, ready to capture."""
+
+    plan: Plan
+    model: Decoder
+    target: TargetRunner
+    manager: CudaGraphManager
+    draft: DraftRunner | None = field(default=None)
+
+    @classmethod
+    def build(
+        cls,
+        plan: Plan,
+        stand_in: StandIn,
+        device: torch.device | str,
+        *,
+        memory_budget: int | None = None,
+    ) -> Rig:
+        """The rig of ``plan``.
+
+        Raises:
+            CaptureError: the device is none that graphs are recorded on.
+            ModelError: the models do not fit each other.
+        """
+        manager = CudaGraphManager(plan, TARGET, device=device, memory_budget=memory_budget)
+        layers = () if stand_in.draft is None else stand_in.draft.target_layer_ids
+        model = build_decoder(
+            stand_in.model,
+            aux_layer_ids=layers,
+            seed=stand_in.seed,
+            dtype=stand_in.dtype,
+            device=manager.device,
+        )
+        drafter = None if stand_in.draft is None else build_draft(stand_in.draft, model, seed=stand_in.seed)
+        length = _max_model_len(plan, stand_in)
+        models = (model,) if drafter is None else (model, drafter)
+        config = KVCacheConfig(
+            _num_blocks(plan, length), BLOCK_SIZE, tuple(each.kv_cache_group for each in models)
+        )
+        cache = PagedKVCache(config, manager.device)
+        cache.randomize(stand_in.seed)
+        target = TargetRunner(
+            plan, model, config, manager.device, manager, kv_cache=cache, max_model_len=length
+        )
+        rig = cls(plan=plan, model=model, target=target, manager=manager)
+        if drafter is not None:
+            rig.draft = DraftRunner(
+                plan,
+                drafter,
+                cache,
+                DFlashCudaGraphManager(
+                    plan, DRAFT, device=manager.device, pool=manager.pool, memory_budget=memory_budget
+                ),
+                num_speculative_tokens=_draft_length(plan) - 1,
+                max_model_len=length,
+                max_context_tokens=target.buffers.max_num_tokens,
+            )
+        return rig
+
+    def parts(self) -> Iterator[Part]:
+        """The families of the rig, target first."""
+        yield Part(
+            name=TARGET,
+            capture=partial(self.manager.capture, self.target.create_forward_fn, "Capturing target"),
+            verify=lambda: verify_entries(
+                self.manager, self.target.create_forward_fn, self.target.fill, self.target.replay_context
+            ),
+        )
+        draft = self.draft
+        if draft is not None and draft.manager is not None:
+            manager = draft.manager
+            yield Part(
+                name=DRAFT,
+                capture=partial(draft.capture, "Capturing draft"),
+                verify=lambda: verify_entries(manager, draft.create_forward_fn, draft.fill),
+            )
+
+
+def _draft_length(plan: Plan) -> int:
+    return max((entry.uniform_token_count or 1 for entry in plan.entries(DRAFT)), default=2)
+
+
+def _max_model_len(plan: Plan, stand_in: StandIn) -> int:
+    """Room for the longest query of a graph and some context, within what the model takes."""
+    longest = 1
+    for entries in plan.graphs.values():
+        for entry in entries:
+            own = entry.max_query_len or entry.uniform_token_count
+            longest = max(longest, own or -(-entry.num_tokens // (entry.num_reqs or entry.num_tokens)))
+    wanted = stand_in.max_model_len or longest + CONTEXT_TOKENS
+    return min(wanted, stand_in.model.max_position_embeddings)
+
+
+def _num_blocks(plan: Plan, max_model_len: int) -> int:
+    """Blocks for the most requests of any graph at their longest, and the null block."""
+    most = max(
+        (entry.num_reqs or 1 for entries in plan.graphs.values() for entry in entries),
+        default=1,
+    )
+    return most * -(-max_model_len // BLOCK_SIZE) + 1
