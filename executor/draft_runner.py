@@ -146,7 +146,14 @@ class DraftRunner:
         return self._manager.forward_factory(*self._capture_inputs)(desc, warmup)
 
     def fill(self, desc: BatchExecutionDescriptor, seed: int = 0) -> None:
-        """Puts a random drafting step of ``desc`` into the static inputs, as ``verify_entries`` asks."""
+        """Puts a random drafting step of ``desc`` into the static inputs, as ``verify_entries`` asks.
+
+        Entries of another query length, which a draft schedule brings along and no step is dispatched to,
+        keep the inputs that they were captured with.
+        """
+        if desc.uniform_token_count != self.query_len:
+            self.buffers.make_inert()
+            return
         num_reqs = desc.num_reqs or 1
         step = random_batch(
             num_reqs,
