@@ -229,7 +229,11 @@ class Rig:
             name=TARGET,
             capture=partial(self.manager.capture, self.target.create_forward_fn, "Capturing target"),
             verify=lambda: verify_entries(
-                self.manager, self.target.create_forward_fn, self.target.fill, self.target.replay_context
+                self.manager,
+                self.target.create_forward_fn,
+                self.target.fill,
+                self.target.replay_context,
+                self.target.eager,
             ),
         )
         draft = self.draft

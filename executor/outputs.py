@@ -50,11 +50,16 @@ class OutputBuffers:
         """Copies ``outputs`` into the buffers and returns the same tree over the buffers.
 
         Called while the graph is recorded, so that every replay copies.
+
+        Raises:
+            CaptureError: no room was reserved for outputs of these shapes.
         """
         buffers = iter(self._buffers)
 
         def kept(leaf: torch.Tensor) -> torch.Tensor:
-            buffer = next(buffers)
+            buffer = next(buffers, None)
+            if buffer is None or not _has_room(buffer, leaf):
+                raise CaptureError(f"no buffer for an output of {tuple(leaf.shape)}; warm the entry up first")
             part = buffer[: leaf.shape[0]] if leaf.dim() else buffer
             return part.copy_(leaf)
 
@@ -63,6 +68,11 @@ class OutputBuffers:
     def clear(self) -> None:
         """Drops the buffers; outputs that somebody still holds stay as they are."""
         self._buffers.clear()
+
+
+def _has_room(buffer: torch.Tensor, leaf: torch.Tensor) -> bool:
+    same = buffer.dtype == leaf.dtype and buffer.shape[1:] == leaf.shape[1:] and buffer.dim() == leaf.dim()
+    return same and (not leaf.dim() or leaf.shape[0] <= buffer.shape[0])
 
 
 def _buffer_like(leaf: torch.Tensor) -> torch.Tensor:

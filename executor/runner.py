@@ -304,6 +304,12 @@ class TargetRunner:
         step, state = self._stage_random(desc)
         return self._context(step, state, step.mode)
 
+    def eager(self, desc: BatchExecutionDescriptor) -> Outputs:
+        """The random batch of ``desc``, padded and with its own metadata, run without a graph."""
+        step, state = self._stage_random(desc)
+        with self._context(step, state, CUDAGraphMode.NONE):
+            return self._forward(slice(0, step.num_tokens))
+
     def _stage_random(self, desc: BatchExecutionDescriptor) -> tuple[PaddedStep, AttentionState]:
         batch = self.random_batch(desc)
         step = self._padded(batch, desc)

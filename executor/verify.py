@@ -44,13 +44,16 @@ def verify_entries(
     create_forward_fn: CreateForward,
     fill: Fill | None = None,
     context: Context | None = None,
+    eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None = None,
 ) -> tuple[Verdict, ...]:
     """A verdict on every captured entry, in capture order.
 
     The eager forward runs first and on the same buffers; ``fill`` gives them contents, without it they
     hold what the factory puts there. ``context`` is needed where entries have marked operations.
+    ``eager_pieces`` runs a PIECEWISE entry eagerly on the metadata of ``context``: marked operations on
+    other metadata may add up in another order, which shows in types of few bits.
     """
-    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context)
+    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context, eager_pieces)
     return tuple(check.verdict(entry) for entry in manager.captured_entries)
 
 
@@ -60,13 +63,13 @@ class _Check:
     create: CreateForward
     fill: Fill
     context: Context
+    eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None
 
     def verdict(self, entry: PlanEntry) -> Verdict:
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         with torch.no_grad():
-            forward = self.create(desc, True)
-            eager = self._outputs(lambda: forward(CUDAGraphMode.NONE), desc)
+            eager = self._outputs(self._eager(desc), desc)
             with self.context(desc):
                 first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
                 second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
@@ -75,6 +78,13 @@ class _Check:
         repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
         within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
         return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
+
+    def _eager(self, desc: BatchExecutionDescriptor) -> Callable[[], Any]:
+        pieces = self.eager_pieces
+        if pieces is not None and desc.cg_mode is CUDAGraphMode.PIECEWISE:
+            return lambda: pieces(desc)
+        forward = self.create(desc, True)
+        return lambda: forward(CUDAGraphMode.NONE)
 
     def _outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
         self.fill(desc)

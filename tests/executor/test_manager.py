@@ -333,3 +333,35 @@ graphs:
         key = manager.dispatch(num_tokens=num_tokens, uniform_decode=True)  # type: ignore[call-arg]
         assert key[1].num_tokens == size  # type: ignore[index]
         assert torch.equal(manager.run_fullgraph(key), toy.run(size))  # type: ignore[arg-type]
+
+
+def test_warming_up_the_first_entry_of_a_mode_only_gives_the_same_graphs() -> None:
+    asked: list[tuple[int, bool]] = []
+    toy = Toy(8)
+
+    def create(desc: BatchExecutionDescriptor, warmup: bool) -> Any:
+        asked.append((desc.num_tokens, warmup))
+        return toy.create_forward(desc, warmup)
+
+    manager = manager_of(8, 4, 2)
+    assert not manager.capture(create, warm_up="first").failed
+    assert asked == [(8, True), (8, False), (4, False), (2, False)]
+    for size in (8, 4, 2):
+        assert torch.equal(manager.run_fullgraph(batch(manager, size)), toy.run(size))
+
+
+def test_an_entry_that_needs_its_warm_up_gets_it() -> None:
+    class Lazy(Toy):
+        ready: set[int]
+
+        def run(self, num_tokens: int) -> torch.Tensor:
+            if num_tokens not in self.ready:
+                self.ready.add(num_tokens)
+                self.inputs.sum().item()
+            return super().run(num_tokens)
+
+    toy = Lazy(8)
+    toy.ready = set()
+    manager = manager_of(2, 8)  # the second entry also needs longer outputs
+    assert not manager.capture(toy.create_forward, warm_up="first").failed
+    assert torch.equal(manager.run_fullgraph(batch(manager, 8)), toy.run(8))
