@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
+from attrs import evolve
 
 from planner.cli.blocks import Block, Row, attention_text, decision_blocks, finding_rows, heading
 from planner.cli.commands import Completing, EngineCommand, EngineSource, open_source
@@ -16,7 +17,7 @@ from planner.cli.streams import write_stderr
 from planner.compile import compile_plan
 from planner.describe import size_runs
 from planner.documents.deployment import Deployment
-from planner.documents.plan import TARGET, Plan, ResolvedFamily, Severity
+from planner.documents.plan import TARGET, Finding, Plan, ResolvedFamily, Severity
 from planner.documents.writer import dump_plan, plan_to_json
 from planner.errors import DocumentError
 from planner.modes import CUDAGraphMode
@@ -72,12 +73,16 @@ def command(
     """
     completing = Completing(device=device, model_config=model_config, draft_config=draft_config)
     found = open_source(source, completing)
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[Block, ...] = ()
     if isinstance(found, EngineSource):
-        name, deployment, notes = found.name, found.imported.deployment, tuple(command_notes(found.imported))
+        name, deployment, findings = found.name, found.imported.deployment, found.imported.findings
+        notes = tuple(command_notes(found.imported))
     else:
-        name, deployment, notes = shown_name(source[0]), _deployment_of(found, source[0], output), ()
+        name, deployment = shown_name(source[0]), _deployment_of(found, source[0], output)
     with naming(name):
         plan = compile_plan(deployment)
+    plan = evolve(plan, findings=(*plan.findings, *findings))
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
     write_output(output, text, replaces=rb'\bkind"?: *"?Plan\b')
     if not quiet:

@@ -4,19 +4,47 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 API_SERVER = "vllm.entrypoints.openai.api_server"
 IMAGE = re.compile(r"(?:[\w.:-]+/)*vllm-openai(?::[\w.-]+)?(?:@[\w:]+)?")
 """Container images whose arguments are those of ``vllm serve``."""
-ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+ASSIGNMENT = re.compile(r"([A-Z_][A-Z0-9_]*)=(.*)", re.DOTALL)
+"""A setting of the environment; names with small letters, such as ``ExecStart``, are other things."""
+OTHER_COMMANDS = frozenset({"bench", "chat", "collect-env", "complete", "launch", "run-batch"})
+"""What ``vllm`` has beside ``serve``."""
 
-_DOCUMENT = re.compile(r"^\s*(?:apiVersion|kind)\s*:|\A\s*\{", re.MULTILINE)
+_DOCUMENT = re.compile(r"^[ \t]*(?:apiVersion|kind)\s*:|\A\s*\{", re.MULTILINE)
 _COMMAND = re.compile(rf"\bvllm\s+serve\b|{re.escape(API_SERVER)}|\bvllm-openai\b")
+
+
+_MANIFEST = re.compile(
+    r"^[ \t]*(?:- +)?(?:image|services|containers|entrypoint|command|args|spec):(?:\s|$)", re.MULTILINE
+)
+_OWN = re.compile(r"\bapiVersion\W{1,5}graphplan/")
+_NAMED = re.compile(rf"\bvllm[\s\"',-]+serve\b|{re.escape(API_SERVER)}|\bvllm-openai\b")
 
 
 def is_command(text: str) -> bool:
     """Whether ``text`` is a shell command that starts vLLM rather than a document."""
-    return _COMMAND.search(text) is not None and _DOCUMENT.search(text) is None
+    return _COMMAND.search(text) is not None and not is_document(text) and not is_manifest(text)
+
+
+def is_document(text: str) -> bool:
+    """Whether ``text`` looks like a document, be it a right one or not."""
+    return _DOCUMENT.search(text) is not None
+
+
+def is_manifest(text: str) -> bool:
+    """Whether ``text`` is YAML of Docker Compose or Kubernetes that starts vLLM."""
+    return all(kind.search(text) for kind in (_NAMED, _MANIFEST)) and _OWN.search(text) is None
+
+
+def is_other_command(words: Sequence[str]) -> bool:
+    """Whether ``words`` hold a command of vLLM that starts no server, such as ``vllm bench``."""
+    return any(
+        is_program(word, "vllm") and following in OTHER_COMMANDS for word, following in pairwise(words)
+    )
 
 
 def is_program(word: str, name: str) -> bool:

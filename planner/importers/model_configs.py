@@ -15,13 +15,15 @@ from pathlib import Path
 from attrs import frozen
 
 from planner.documents.sources import read_source
-from planner.documents.tree import Scalar, Table
+from planner.documents.tree import Scalar, Table, printable
 from planner.errors import DocumentError
 
 CONFIG_NAME = "config.json"
 HUB_IDS = "hub-ids.yaml"
 _HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 _REVISION = re.compile(r"[0-9a-f]{40}")
+_REFERENCE = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96}){0,4}")
+_LOCAL = ("./", "../", "/", "~")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _FOLDERS = (_PACKAGE / "shipped_models", _PACKAGE.parent / "plans" / "models")
@@ -36,22 +38,56 @@ class ModelConfig:
     origin: str
 
 
-def find_model_config(model: str, env: Mapping[str, str]) -> ModelConfig | None:
+def find_model_config(model: str, env: Mapping[str, str], revision: str | None = None) -> ModelConfig | None:
     """The config of ``model``, a local folder or a hub id; ``None`` where there is none.
 
-    ``env`` is the environment, for the place of the Hugging Face cache.
+    ``env`` is the environment, for the place of the Hugging Face cache. ``revision`` is a branch, a tag
+    or a commit of the hub's repository.
 
     Raises:
-        DocumentError: a folder of that name has no ``config.json``.
+        DocumentError: a folder of that name has no ``config.json``, or a local path does not exist.
     """
-    return _in_folder(model) or _shipped(model) or _in_hub_cache(model, env)
+    model = model.rstrip("/") or model
+    found = _in_folder(model)
+    if found is None and model.startswith(_LOCAL):
+        _refuse_missing(model)
+    return found or _shipped(model, revision) or _in_hub_cache(model, env, revision or "main")
+
+
+def config_in(name: str) -> str:
+    """The config that a user names: a file, or a folder that holds it."""
+    try:
+        return str(Path(name) / CONFIG_NAME) if Path(name).is_dir() else name
+    except (OSError, ValueError):
+        return name
+
+
+def _refuse_missing(model: str) -> None:
+    try:
+        if _local(model).exists():
+            return
+    except (OSError, ValueError):
+        pass
+    raise DocumentError(
+        "there is no such folder here; give the model's config.json with --model-config",
+        path=printable(model),
+    )
+
+
+def _local(model: str) -> Path:
+    """A local path as a shell would pass it on."""
+    try:
+        return Path(model).expanduser()
+    except RuntimeError:
+        return Path(model)
 
 
 def _in_folder(model: str) -> ModelConfig | None:
     try:
-        if not Path(model).is_dir():
+        folder = _local(model)
+        if not folder.is_dir():
             return None
-        path = Path(model) / CONFIG_NAME
+        path = folder / CONFIG_NAME
         if path.is_file():
             return ModelConfig(path, f"read from {path}")
     except (OSError, ValueError):
@@ -59,12 +95,13 @@ def _in_folder(model: str) -> ModelConfig | None:
     raise DocumentError(f"the folder has no {CONFIG_NAME}; give the file with --model-config", path=model)
 
 
-def _shipped(model: str) -> ModelConfig | None:
+def _shipped(model: str, revision: str | None) -> ModelConfig | None:
     folder = next((folder for folder in _FOLDERS if (folder / HUB_IDS).is_file()), None)
     name = shipped_models().get(model.casefold())
     if folder is None or name is None:
         return None
-    return ModelConfig(folder / name / CONFIG_NAME, f"facts shipped for {model}")
+    aside = f", without regard to revision {printable(revision)}" if revision else ""
+    return ModelConfig(folder / name / CONFIG_NAME, f"facts shipped for {model}{aside}")
 
 
 @cache
@@ -81,14 +118,15 @@ def _rows(items: Iterable[tuple[str, object]]) -> Iterable[tuple[str, str]]:
     return ((key.casefold(), node.text) for key, node in items if isinstance(node, Scalar))
 
 
-def _in_hub_cache(model: str, env: Mapping[str, str]) -> ModelConfig | None:
-    if not _HUB_ID.fullmatch(model):
+def _in_hub_cache(model: str, env: Mapping[str, str], revision: str) -> ModelConfig | None:
+    if not _HUB_ID.fullmatch(model) or not _REFERENCE.fullmatch(revision) or ".." in revision:
         return None
     home = env.get("HF_HOME") or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
     hub = Path(env.get("HF_HUB_CACHE") or str(Path(home) / "hub")).expanduser()
     repository = hub / f"models--{model.replace('/', '--')}"
     try:
-        revision = (repository / "refs" / "main").read_text(encoding="utf-8").strip()
+        if not _REVISION.fullmatch(revision):
+            revision = (repository / "refs" / revision).read_text(encoding="utf-8").strip()
         path = repository / "snapshots" / revision / CONFIG_NAME
         if _REVISION.fullmatch(revision) and path.is_file():
             return ModelConfig(path, f"Hugging Face cache, revision {revision[:12]}")

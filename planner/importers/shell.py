@@ -1,8 +1,9 @@
 """Splitting pasted shell text into commands and words, without ever running anything.
 
 Only what people paste is read: quotes, escapes, comments, line continuations, operators between
-commands. What a shell would have to look up (variables, substitutions) is remembered on its word, so
-that whoever needs the word can refuse it by name.
+commands. A variable that the text itself sets to a plain value stands for it. What a shell would have
+to look up besides (other variables, substitutions) is remembered on its word, so that whoever needs the
+word can refuse it by name.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ from collections.abc import Iterator
 from attrs import define, field, frozen
 
 from planner.errors import DocumentError
+from planner.importers.variables import Variables
 
 MAX_TEXT = 2**20
 """Longest text in characters; the longest command line of Linux is of this order."""
 
 _BLANKS = " \t\r"
 _SEPARATORS = "\n;|&()"
+_SPLIT = re.compile(r"[\s*?\[]")
+"""What makes other words of a value without quotes."""
 _REDIRECTION = re.compile(r"\d*(?:>>|>&|>\||<<<|<<|<&|<>|>|<)|&>>?")
 _VARIABLE = re.compile(
-    r"""\$ (?: \{ [\#!]? (?P<braced>\w+) [^}]* \}?
+    r"""\$ (?: \{ (?P<prefix> [\#!]?) (?P<braced>\w+) (?P<rest> [^}]*) \}?
           | (?P<plain> [A-Za-z_]\w* | [0-9@*\#?!$-])
           | (?P<command> \())""",
     re.VERBOSE,
@@ -51,7 +55,7 @@ def commands_of(text: str, path: str | None) -> list[list[Word]]:
     """
     if len(text) > MAX_TEXT:
         raise DocumentError(f"longer than {MAX_TEXT // 2**20} MiB; paste the command alone", path=path)
-    return [command for command in _Reader(text, path).commands() if command]
+    return [command for command in _Reader(text.removeprefix("\ufeff"), path).commands() if command]
 
 
 @define
@@ -62,6 +66,8 @@ class _Reader:
     letters: list[str] = field(factory=list)
     unknown: list[str] = field(factory=list)
     began: int | None = None
+    before: str = "\n"
+    variables: Variables = field(factory=Variables)
 
     def commands(self) -> Iterator[list[Word]]:
         words: list[Word] = []
@@ -69,12 +75,16 @@ class _Reader:
             letter = self.text[self.at]
             if self.began is None and (redirection := _REDIRECTION.match(self.text, self.at)):
                 self.at = redirection.end()
+                if redirection[0] == "<<":
+                    # Where its text ends is not followed, so that nothing behind it is certain.
+                    self.variables.parenthesis("(")
                 self._skip_target()
             elif letter in _BLANKS:
                 words.extend(self._word())
                 self.at += 1
             elif letter in _SEPARATORS:
                 words.extend(self._word())
+                self._learn(words, letter)
                 yield words
                 words = []
                 self.at += 1
@@ -86,6 +96,16 @@ class _Reader:
                 self._letter(letter)
         words.extend(self._word())
         yield words
+
+    def _learn(self, words: list[Word], after: str) -> None:
+        """Has the variables follow a command that ends with the operator ``after``."""
+        alone = self.before in "\n;" and after in "\n;"
+        self.variables.follow([(word.text, not word.unknown) for word in words], alone=alone)
+        if after in "()":
+            self.variables.parenthesis(after)
+        if words or after != "\n":
+            # A line that ends with an operator goes on in the next.
+            self.before = after
 
     def _letter(self, letter: str) -> None:
         """Takes one letter, or what it introduces, into the word."""
@@ -103,7 +123,7 @@ class _Reader:
             self.letters.append(self.text[self.at + 1 : self.at + 2])
             self.at += 2
         elif letter in "$`":
-            self._looked_up()
+            self._looked_up(quoted=False)
         else:
             self.letters.append(letter)
             self.at += 1
@@ -143,14 +163,14 @@ class _Reader:
                 self.letters.append("" if escaped == "\n" else escaped)
                 self.at += 2
             elif letter in "$`":
-                self._looked_up()
+                self._looked_up(quoted=True)
             else:
                 self.letters.append(letter)
                 self.at += 1
         raise self._error('the quote " is never closed', start)
 
-    def _looked_up(self) -> None:
-        """Remembers what a shell would put here, and keeps its source text as the value."""
+    def _looked_up(self, *, quoted: bool) -> None:
+        """Puts the value of a variable that is known; else keeps the source text and remembers it."""
         if self.text[self.at] == "`":
             end = self._closing("`")
             found, self.at = self.text[self.at : end + 1], end + 1
@@ -159,13 +179,31 @@ class _Reader:
             self.at += 1
             return
         elif match["command"]:
-            end = self.text.find(")", self.at)
-            end = len(self.text) if end < 0 else end + 1
+            end = self._end_of_parentheses(match.end() - 1)
             found, self.at = self.text[self.at : end], end
+        elif (value := self._value(match, quoted=quoted)) is not None:
+            self.letters.append(value)
+            self.at = match.end()
+            return
         else:
             found, self.at = f"${match['braced'] or match['plain']}", match.end()
         self.unknown.append(found)
         self.letters.append(found)
+
+    def _value(self, match: re.Match[str], *, quoted: bool) -> str | None:
+        """The value of a variable where it is known and the word stays one word with it."""
+        if match["prefix"] or not (match["rest"] or ":-").startswith(":-"):
+            return None
+        value = self.variables.known.get(match["braced"] or match["plain"])
+        return value if value and (quoted or not _SPLIT.search(value)) else None
+
+    def _end_of_parentheses(self, at: int) -> int:
+        depth = 0
+        for end in range(at, len(self.text)):
+            depth += {"(": 1, ")": -1}.get(self.text[end], 0)
+            if depth == 0:
+                return end + 1
+        return len(self.text)
 
     def _closing(self, quote: str) -> int:
         end = self.text.find(quote, self.at + 1)

@@ -5,6 +5,7 @@ Source: vLLM 0.33, the flags of its serve parser and the config fields that they
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import NoReturn
@@ -22,13 +23,15 @@ from planner.documents.deployment import (
     SpeculativeSection,
 )
 from planner.documents.load import DEPLOYMENT, load_deployment
+from planner.documents.plan import Finding, Severity
 from planner.documents.tree import printable
 from planner.documents.vllm_fields import vllm_fields
 from planner.errors import DocumentError
 from planner.importers.detect import API_SERVER, ASSIGNMENT, IMAGE, is_program
-from planner.importers.model_configs import find_model_config
+from planner.importers.model_configs import config_in, find_model_config
 from planner.importers.shell import Word, commands_of
 from planner.importers.vllm_flags import CommandLine, Given, parse_words
+from planner.rules.settings import SUPPORTED_ENGINES
 
 PLANNING_ENV = frozenset(
     {
@@ -77,18 +80,27 @@ UNMODELLED = {
 }
 """Fields that could change the plan in ways that are not followed."""
 
+CONTAINER_OPTIONS = {
+    "--env-file": "is not read; write -e NAME=VALUE",
+    "--entrypoint": "changes what the image starts; give the vllm serve line itself",
+}
+"""Options of ``docker run`` that could change the command, and what to do instead."""
+
+_TAG = re.compile(r"v?(\d+\.\d+)(?:[.\w-]*)")
+
 
 @frozen(kw_only=True)
 class Imported:
     """A Deployment that was read off a command line.
 
     ``notes`` are remarks for the user; ``unused`` are the flags and environment variables that have no
-    effect on planning.
+    effect on planning. ``findings`` belong into the plan beside its own.
     """
 
     deployment: Deployment
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -108,18 +120,24 @@ def import_text(text: str, completion: Completion, *, path: str | None) -> Impor
         DocumentError: there is none or more than one, or a flag or value that vLLM would refuse.
     """
     env: dict[str, Word] = {}
-    found = []
+    found: list[tuple[dict[str, Word], list[Word], int]] = []
+    remarks = []
     for command in commands_of(text, path):
+        if found and command[0].text.startswith("--"):
+            remarks.append(
+                f"line {command[0].line} begins with {printable(command[0].text)} and is not part of the "
+                "command, which has ended before it"
+            )
         if command[0].text == "export":
             env.update(_assignments(command[1:]))
         elif (start := _start_of(command)) is not None:
-            found.append((env | dict(_assignments(command[:start])), command[start:]))
+            found.append((env | dict(_assignments(command[:start])), command, start))
     if not found:
         raise DocumentError("no vllm serve command is found", path=path)
     if len(found) > 1:
-        lines = ", ".join(str(words[0].line) for _, words in found if words)
+        lines = ", ".join(str(words[0].line) for _, words, _ in found)
         raise DocumentError(f"{len(found)} vLLM commands are found, on lines {lines}; give one", path=path)
-    return _imported(*found[0], completion, path)
+    return _imported(*found[0], completion, path, remarks)
 
 
 def import_words(words: Sequence[str], completion: Completion) -> Imported:
@@ -132,7 +150,7 @@ def import_words(words: Sequence[str], completion: Completion) -> Imported:
     start = _start_of(command)
     if start is None:
         raise DocumentError("no vllm serve command is found", path=printable(words[0]))
-    return _imported(dict(_assignments(command[:start])), command[start:], completion, "vllm serve")
+    return _imported(dict(_assignments(command[:start])), command, start, completion, "vllm serve")
 
 
 def _start_of(command: Sequence[Word]) -> int | None:
@@ -144,21 +162,44 @@ def _start_of(command: Sequence[Word]) -> int | None:
             return index + 2
         if text == "-m" and following == [API_SERVER]:
             return index + 2
-        if IMAGE.fullmatch(text):
+        if IMAGE.fullmatch(text) and following:
             return index + 1
     return None
 
 
 def _assignments(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
     for word in words:
-        if match := ASSIGNMENT.fullmatch(word.text):
+        if match := ASSIGNMENT.fullmatch(word.text.removeprefix("--env=")):
             yield match[1], Word(match[2], word.line, word.column, word.unknown)
 
 
 def _imported(
-    env: Mapping[str, Word], words: Sequence[Word], completion: Completion, path: str | None
+    env: Mapping[str, Word],
+    command: Sequence[Word],
+    start: int,
+    completion: Completion,
+    path: str | None,
+    remarks: Sequence[str] = (),
 ) -> Imported:
-    return _Import(completion=completion, path=path).run(env, parse_words(words, path))
+    if IMAGE.fullmatch(command[start - 1].text):
+        _refuse_container_options(command[:start], path)
+    notes = [*remarks, *_release_notes(command[start - 1].text)]
+    return _Import(completion=completion, path=path, notes=notes).run(env, parse_words(command[start:], path))
+
+
+def _refuse_container_options(words: Sequence[Word], path: str | None) -> None:
+    for word in words:
+        name = word.text.partition("=")[0]
+        if name in CONTAINER_OPTIONS:
+            message = CONTAINER_OPTIONS[name]
+            raise DocumentError(message, path=path, line=word.line, column=word.column, key=name)
+
+
+def _release_notes(program: str) -> Iterator[str]:
+    """The remark that an image holds another release than the one whose rules are known."""
+    tag = _TAG.fullmatch(program.partition("@")[0].rpartition("vllm-openai")[2].removeprefix(":"))
+    if tag is not None and tag[1] not in SUPPORTED_ENGINES["vllm"]:
+        yield f"the image is of vLLM {tag[1]}; the plan follows the rules of {SUPPORTED_ENGINES['vllm'][-1]}"
 
 
 @define(kw_only=True)
@@ -171,18 +212,21 @@ class _Import:
     origins: dict[str, Given] = field(factory=dict)
     notes: list[str] = field(factory=list)
     unused: list[str] = field(factory=list)
+    findings: list[Finding] = field(factory=list)
 
     def run(self, env: Mapping[str, Word], line: CommandLine) -> Imported:
         self.notes.extend(line.remarks)
         model = self._model(line)
+        revision = line.given.pop("--revision", None)
         self._environment(env)
         for given in line.given.values():
             self._flag(given)
         self._lora(line)
-        self._config("model", model, self.completion.model_config)
-        draft = self.sections.get("speculative", {}).get("model")
+        self._config("model", model, self.completion.model_config, revision and revision.value)
+        speculative = self.sections.get("speculative", {})
         if "speculative" in self.sections or self.completion.draft_config:
-            self._config("speculative", draft, self.completion.draft_config)
+            draft = speculative.get("model")
+            self._config("speculative", draft, self.completion.draft_config, speculative.get("revision"))
         if self.completion.device is not None:
             self.sections["device"] = {"name": self.completion.device}
         document: dict[str, Json] = {"apiVersion": API_VERSION, "kind": DEPLOYMENT}
@@ -192,7 +236,12 @@ class _Import:
             deployment = load_deployment({**document, **self.sections}, path=self.path)
         except DocumentError as error:
             self._refuse(error)
-        return Imported(deployment=deployment, notes=tuple(self.notes), unused=tuple(self.unused))
+        return Imported(
+            deployment=deployment,
+            notes=tuple(self.notes),
+            unused=tuple(self.unused),
+            findings=tuple(self.findings),
+        )
 
     def _model(self, line: CommandLine) -> str | None:
         named = line.given.pop("--model", None)
@@ -219,6 +268,8 @@ class _Import:
     def _flag(self, given: Given) -> None:
         config, _, name = (given.flag.field or "").partition(".")
         whole = f"{config}.{name}"
+        if given.flag.name == "--config":
+            raise self._error(given.where, "is not read yet; write its flags on the line")
         if whole in UNMODELLED:
             self.notes.append(f"{given.flag.name} {UNMODELLED[whole]}")
         elif whole in WHOLE_SECTIONS:
@@ -257,18 +308,32 @@ class _Import:
         elif self.sections.pop("lora", None) is not None:
             self.notes.append("flags of LoRA have no effect without --enable-lora")
 
-    def _config(self, section: str, model: str | None, written: str | None) -> None:
+    def _config(self, section: str, model: Json, written: str | None, revision: Json) -> None:
         """The config of the model in ``section``, from a file that is named or found."""
         option = "--model-config" if section == "model" else "--draft-config"
-        if written is None and model is not None:
-            found = find_model_config(model, self.completion.env)
+        if written is not None:
+            written = config_in(written)
+        elif isinstance(model, str):
+            wanted = revision if isinstance(revision, str) else None
+            found = find_model_config(model, self.completion.env, wanted)
             if found is None:
-                self.notes.append(f"{option}: no config.json is known for {printable(model)}; give one")
+                at = f" at revision {printable(wanted)}" if wanted else ""
+                message = f"no config.json is known for {printable(model)}{at}"
+                self.notes.append(f"{option}: {message}; give one")
+                self._unknown_model(f"{message}; the plan is that of a model without special needs", option)
             else:
                 self.notes.append(f"{printable(model)}: {found.origin}")
                 written = str(found.path)
+        elif section == "model":
+            self._unknown_model("the command line names no model", option)
         if written is not None:
             self.sections.setdefault(section, {})["config"] = written
+
+    def _unknown_model(self, message: str, option: str) -> None:
+        finding = Finding(
+            severity=Severity.WARNING, code="unknown-model", message=message, fix=f"{option} config.json"
+        )
+        self.findings.append(finding)
 
     def _refuse(self, error: DocumentError) -> NoReturn:
         """Raises the loader's error with the flag in place of the key that the flag gave."""

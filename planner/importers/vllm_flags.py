@@ -24,6 +24,14 @@ from planner.importers.shell import Word
 TABLE = "vllm-0.33-flags.json"
 
 _LEVEL = re.compile(r"-O=?([0-9])")
+OWN_OPTIONS = frozenset(
+    {"-o", "--output", "--device", "--model-config", "--draft-config", "--format", "--quiet"}
+)
+"""Options of ``planner compile`` that vLLM does not have."""
+
+_DASHES = frozenset("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe58\ufe63\uff0d")
+"""What text programs make of ``-`` and ``--``."""
+
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _INTEGER = re.compile(r"[-+]?\d{1,18}")
 _HUMAN_INTEGER = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)([kKmMgGtT]?)")
@@ -116,6 +124,10 @@ class _Parser:
                 break
             if _is_option(word.text):
                 self._option(word)
+            elif word.text[:1] in _DASHES:
+                raise self._error(
+                    word, f"begins with U+{ord(word.text[0]):04X}, not with -; type the dashes anew"
+                )
             else:
                 self.result.positional.append(word)
         # The engine appends the pieces of dotted flags as one value, behind everything else.
@@ -152,6 +164,12 @@ class _Parser:
         table = flags()
         if spelled in table:
             return table[spelled], spelled
+        if spelled in OWN_OPTIONS:
+            raise self._error(
+                word, "is no flag of vllm serve; as an option of planner it goes in front of it"
+            )
+        if spelled == "-O":
+            raise self._error(word, f"is no flag of vllm serve 0.33; write -cc{printable(word.text[2:])}")
         starts = [known for known in table if known.startswith(spelled)] if spelled.startswith("--") else []
         if len({table[known].name for known in starts}) == 1:
             return table[starts[0]], starts[0]
@@ -226,7 +244,9 @@ class _Parser:
         before = self.result.given.get(flag.name)
         if before is not None and before.value != value:
             what = "once as a whole and once by keys" if flag.json else "more than once"
-            self.result.remarks.append(f"{flag.name} is given {what}; vLLM takes the last")
+            remark = f"{flag.name} is given {what}; vLLM takes the last"
+            if remark not in self.result.remarks:
+                self.result.remarks.append(remark)
         self.result.given[flag.name] = Given(flag, value, word)
 
     def _refuse_unknown(self, given: Word, word: Word) -> None:

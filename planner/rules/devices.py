@@ -7,6 +7,7 @@ what the vendor's driver reports in GiB, rounded down; only the thresholds 70 an
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 
 from attrs import frozen
 
@@ -65,7 +66,7 @@ def device_of(section: DeviceSection) -> Device:
         PlanError: the device is none of CUDA, or the compute capability is not of the form ``9.0``.
     """
     _refuse_other_platform(section)
-    known = KNOWN_DEVICES.get(_known_name(section), Device(section.name, None, None))
+    known = _known(section.name) or Device(section.name, None, None)
     capability = known.compute_capability
     if section.compute_capability is not None:
         match = re.fullmatch(r"(\d{1,2})\.(\d)", section.compute_capability)
@@ -83,21 +84,34 @@ def device_findings(section: DeviceSection) -> tuple[Finding, ...]:
     """The finding that a device's name tells nothing, where a fact is then missing."""
     facts = (("compute_capability", section.compute_capability), ("memory_gib", section.memory_gib))
     missing = [name for name, value in facts if value is None]
-    if section.name is None or _known_name(section) in KNOWN_DEVICES or not missing:
+    if section.name is None or _known(section.name) is not None or not missing:
         return ()
     unknown = Finding(
         severity=Severity.WARNING,
         code="unknown-device",
         message=f"{section.name} is none of the devices that are known by name, and {' and '.join(missing)} "
-        f"{'is' if len(missing) == 1 else 'are'} not given; known are {', '.join(KNOWN_DEVICES)}",
+        f"{'is' if len(missing) == 1 else 'are'} not given; "
+        f"{_hint(section.name)}known are {', '.join(KNOWN_DEVICES)}",
         fix=" and ".join(f"device.{name}" for name in missing),
     )
     return (unknown,)
 
 
-def _known_name(section: DeviceSection) -> str:
-    """The device's name as it is known, if it is."""
-    return (section.name or "").upper().removeprefix("NVIDIA ").removeprefix("GEFORCE ").strip()
+def _bare(name: str) -> str:
+    """A device's name without vendor, blanks and dashes, in capitals."""
+    return re.sub(r"[\s_-]+", "", name.upper()).removeprefix("NVIDIA").removeprefix("GEFORCE")
+
+
+def _known(name: str | None) -> Device | None:
+    return {_bare(known): device for known, device in KNOWN_DEVICES.items()}.get(_bare(name or ""))
+
+
+def _hint(name: str) -> str:
+    """The known device that is likely meant, such as H100 by "H100 SXM"."""
+    bare, names = _bare(name), {_bare(known): known for known in KNOWN_DEVICES}
+    starts = sorted((known for known in names if bare.startswith(known)), key=len)
+    near = starts[-1:] or get_close_matches(bare, names, n=1, cutoff=0.8)
+    return f"did you mean {names[near[0]]}? " if near else ""
 
 
 def _refuse_other_platform(section: DeviceSection) -> None:
@@ -130,7 +144,7 @@ def batch_defaults(device: Device, usage: Usage) -> BatchDefaults:
     where = f"{usage} on a device of {memory:g} GiB"
     if memory >= 160:
         return BatchDefaults(1024, 16384, where)
-    excluded = "a100" in (device.name or "").lower() or device.compute_capability == (12, 1)
+    excluded = "A100" in _bare(device.name or "") or device.compute_capability == (12, 1)
     if memory >= 70 and not excluded:
         return BatchDefaults(1024, 16384 if offline else 8192, where)
     return BatchDefaults(256, 8192 if offline else 2048, where + (f" ({device.name})" if excluded else ""))

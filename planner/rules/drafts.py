@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from planner.documents.deployment import Deployment, SpeculativeSection
 from planner.documents.plan import DRAFT, Finding, ResolvedFamily, Severity
+from planner.documents.vllm_fields import vllm_fields
+from planner.errors import PlanError
 from planner.methods import (
     DFLASH,
     DRAFTLESS_METHODS,
@@ -11,7 +13,7 @@ from planner.methods import (
     KNOWN_METHODS,
     V1_DRAFT_METHODS,
     method_kind,
-    nearest_methods,
+    similar_method,
 )
 from planner.modes import Runner
 from planner.rules.attention import Attention
@@ -29,6 +31,27 @@ ANCHOR_ASSUMED = Finding(
     code="assumed-draft-layout",
     message="the DSpark draft is taken to sample from its anchor, so that its pass has k tokens a request",
 )
+
+
+METHOD_FIELD = "speculative.method"
+
+
+def refuse_unknown_method(deployment: Deployment) -> None:
+    """Refuse a speculative method that the engine does not have.
+
+    Raises:
+        PlanError: it has none of that name.
+    """
+    method = deployment.speculative.method if deployment.speculative else None
+    if method is None or method in KNOWN_METHODS:
+        return
+    if method not in vllm_fields(SpeculativeSection.vllm_config)["method"].choices:
+        similar, known = similar_method(method), ", ".join(sorted(KNOWN_METHODS))
+        advice = f"did you mean {similar}? Known are" if similar else "known are"
+        raise PlanError(
+            f"the engine has no method {method!r}; {advice} {known}, and a model's own that ends in _mtp",
+            fields=(METHOD_FIELD,),
+        )
 
 
 def draft_families(
@@ -61,11 +84,10 @@ def draft_families(
 
 
 def _unknown(method: str) -> OtherFamilies:
-    nearest, *others = nearest_methods(method)
     return unplanned(
         "the draft's graphs",
-        f"the families of method {method} are not known; known are {', '.join((nearest, *others))}",
-        f"speculative.method: {nearest}, or plan them by hand",
+        f"the families of method {method} are not known; known are {', '.join(sorted(KNOWN_METHODS))}",
+        f"another {METHOD_FIELD}, or plan them by hand",
     )
 
 

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from planner.documents.deployment import Deployment, Json
 from planner.documents.plan import Finding, Severity
+from planner.errors import PlanError
 from planner.modes import CUDAGraphMode
 
 LMCACHE = "LMCacheConnectorV1"
@@ -26,6 +27,10 @@ MAX_NESTING = 8
 """Up to how many connectors are looked for inside each other; real ones have one level."""
 
 
+ROLE_FIELD = "kv_transfer.kv_role"
+ROLES = ("kv_both", "kv_producer", "kv_consumer")
+
+
 @frozen(kw_only=True)
 class KvConnector:
     """One connector; ``path`` is its dotted place in the deployment."""
@@ -33,6 +38,24 @@ class KvConnector:
     name: str
     extra: Mapping[str, Json]
     path: str
+
+
+def refuse_connector_without_role(deployment: Deployment) -> None:
+    """Refuse a connector that is not told whether it sends, receives or does both.
+
+    Raises:
+        PlanError: the role is missing, or is none that the engine knows.
+    """
+    section = deployment.kv_transfer
+    role = section.ignored.get("kv_role")
+    if role is None and section.kv_connector is None:
+        return
+    if role not in ROLES:
+        fault = "has no role" if role is None else f"has the role {role!r}, which the engine does not know"
+        raise PlanError(
+            f"the KV connector {fault}; set kv_role to {', '.join(ROLES[:-1])} or {ROLES[-1]}",
+            fields=(ROLE_FIELD, "kv_transfer.kv_connector"),
+        )
 
 
 def layerwise_connector(deployment: Deployment) -> str | None:

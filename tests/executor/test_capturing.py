@@ -30,9 +30,7 @@ def test_every_entry_of_the_hand_written_plans_agrees_with_eager(path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["qwen3-8b-dflash", "llama-3.1-8b-24gb", "llama-3.1-70b-eagle3-v1", "qwen3-30b-a3b-schedule"]
-)
+@pytest.mark.parametrize("name", ["qwen3-8b-dflash", "llama-3.1-8b-24gb"])
 def test_every_entry_of_shipped_plans_agrees_with_eager(name: str) -> None:
     plan = load_plan(PLANS / "compiled" / f"{name}.yaml")
     outcome = capture_plan(plan, tiny(plan), "cpu")

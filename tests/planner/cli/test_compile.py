@@ -307,3 +307,66 @@ def test_a_runner_that_something_chose_is_no_default(run: Run) -> None:
     assert "VLLM_USE_V2_MODEL_RUNNER is 0" in chosen.stderr
     assert "defaults   runner" not in chosen.stderr
     assert "defaults   runner v2" in run("compile", "--device", "H200", "vllm serve Qwen/Qwen3-8B").stderr
+
+
+COMPOSE = "services:\n  v:\n    image: vllm/vllm-openai:v0.33.0\n    command: --model Qwen/Qwen3-8B\n"
+POD = 'apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - command: ["vllm", "serve", "m"]\n'
+
+
+@pytest.mark.parametrize("text", [COMPOSE, POD])
+def test_a_manifest_is_no_command(run: Run, tmp_path: Path, text: str) -> None:
+    source = tmp_path / "x.yaml"
+    source.write_text(text)
+    result = run("compile", source)
+    assert result.exit_code == 2
+    assert "is a manifest; give the vllm serve line itself" in one_line(result.stderr)
+
+
+def test_an_unknown_model_is_recorded_in_the_plan(run: Run) -> None:
+    result = run("compile", "--device", "H200", "vllm serve some/thing")
+    assert result.exit_code == 0
+    assert "unknown-model" in [finding.code for finding in load_plan(result.stdout).findings]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"echo hello", "no vllm serve command and no document is found"),
+        (b"", "no vllm serve command and no document is found"),
+        (b"\xff\xfe\xfa", "UTF-8"),
+        (None, "folder"),
+    ],
+)
+def test_with_options_a_source_that_is_nothing_is_told_as_such(
+    run: Run, tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    source = tmp_path / "source"
+    if content is None:
+        source.mkdir()
+    else:
+        source.write_bytes(content)
+    result = run("compile", "--device", "H200", source)
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)
+    assert "completes" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["vllm"], ["vllm bench serve"], ["vllm", "bench", "serve", "--model", "m"]]
+)
+def test_only_serving_is_planned(run: Run, words: list[str]) -> None:
+    result = run("compile", *words)
+    assert result.exit_code == 2
+    assert "only vllm serve can be planned" in one_line(result.stderr)
+
+
+def test_an_empty_device_is_refused(run: Run) -> None:
+    result = run("compile", "--device", " ", "vllm serve m")
+    assert result.exit_code == 2
+    assert "--device is empty" in one_line(result.stderr)
+
+
+def test_a_script_with_a_byte_order_mark_is_read(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "s.sh"
+    script.write_text(f"\ufeff{SERVE}", encoding="utf-8")
+    assert run("compile", "-q", script).stdout == run("compile", "-q", SERVE).stdout

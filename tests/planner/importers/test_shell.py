@@ -93,3 +93,48 @@ def test_whatever_python_quotes_comes_back(words: list[str]) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(DocumentError):
         assert all(isinstance(word, str) for command in texts(text) for word in command)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("M=a/b\nserve $M", "a/b"),
+        ("export M=a/b; serve ${M}", "a/b"),
+        ('M="a b"\nserve "${M:-c}"', "a b"),
+        ("M=a\nserve x$M", "xa"),
+        ("\ufeffM=a\nserve $M", "a"),
+    ],
+)
+def test_a_variable_that_the_text_sets_to_a_plain_value_stands_for_it(text: str, word: str) -> None:
+    found = commands_of(text, None)[-1][1]
+    assert (found.text, found.unknown) == (word, ())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M=$1\nserve $M",
+        "M=$(ls)\nserve $M",
+        "M='a b'\nserve $M",
+        "M=a serve $M",
+        "test x && M=a\nserve $M",
+        "(M=a\n)\nserve $M",
+        "if x; then if y; then\nM=b\nfi\nM=a\nfi\nserve $M",
+        "case x in\na)\nM=a\n;;\nesac\nserve $M",
+        "M=a\nif x; then M=b; fi\nserve $M",
+        "M=a\nM+=b\nserve $M",
+        "M=a\nread M\nserve $M",
+        "M=a\n. ./env\nserve $M",
+        "f() {\nM=b\n}\nM=a\nf\nserve $M",
+        "cat <<END\nM=a\nEND\nserve $M",
+        "M=a\nserve ${#M}",
+        "M=a\nserve ${M%x}",
+        "M=\nserve ${M:-c}",
+    ],
+)
+def test_a_variable_that_is_not_certain_stays_unknown(text: str) -> None:
+    assert commands_of(text, None)[-1][-1].unknown == ("$M",)
+
+
+def test_arithmetic_is_quoted_whole() -> None:
+    assert commands_of("$((2 * (3 + 1)))", None)[0][0].unknown == ("$((2 * (3 + 1)))",)

@@ -210,3 +210,80 @@ def test_settings_that_planning_never_reads_are_kept_where_the_document_knows_th
         "parallel": {"master_port": 3},
         "scheduler": {"policy": "priority"},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("vllm serve m --config c.yaml", "line:1:14: --config: is not read yet; write its flags on the line"),
+        (
+            "docker run --env-file e vllm/vllm-openai --model m",
+            "--env-file: is not read; write -e NAME=VALUE",
+        ),
+        ("docker run --entrypoint=sh vllm/vllm-openai m", "--entrypoint: changes what the image starts"),
+        ("docker pull vllm/vllm-openai", "no vllm serve command is found"),
+        ("vllm serve ./nowhere-at-all", "there is no such folder here"),
+        ("vllm serve /nowhere/at/all/", "there is no such folder here"),
+        ("vllm serve '~/nowhere-at-all'", "there is no such folder here"),
+    ],
+)
+def test_what_would_plan_something_else_is_refused(text: str, message: str) -> None:
+    assert message in refusal(text)
+
+
+@pytest.mark.parametrize(("line", "message"), [("a/b", "known for a/b"), ("", "names no model")])
+def test_a_model_that_is_not_known_is_a_finding(line: str, message: str) -> None:
+    (finding,) = imported(line).findings
+    assert (finding.severity, finding.code) == ("warning", "unknown-model")
+    assert message in finding.message
+    assert finding.fix == "--model-config config.json"
+
+
+def test_a_model_whose_config_is_given_or_shipped_is_no_finding(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    found = imported("./elsewhere", Completion(model_config=str(tmp_path), env={}))
+    assert found.deployment.model.config is not None
+    assert found.findings == ()
+    assert imported("Qwen/Qwen3-8B/").findings == ()
+
+
+def test_a_revision_is_looked_up_in_the_cache(tmp_path: Path) -> None:
+    revision = "0123456789" * 4
+    repository = tmp_path / "hub" / "models--a--b"
+    (repository / "refs" / "pr").mkdir(parents=True)
+    (repository / "refs" / "pr" / "1").write_text(revision)
+    folder = repository / "snapshots" / revision
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    cache = Completion(env={"HF_HOME": str(tmp_path)})
+    for known in ("pr/1", revision):
+        found = imported(f"a/b --revision {known}", cache)
+        assert found.deployment.model.config is not None
+        assert found.unused == ()
+    for unknown in ("main", "../refs/pr/1", "f" * 40):
+        (finding,) = imported(f"a/b --revision {unknown}", cache).findings
+        assert f"at revision {unknown}" in finding.message
+
+
+def test_shipped_facts_are_said_to_be_of_no_revision() -> None:
+    notes = imported("Qwen/Qwen3-8B --revision v2").notes
+    assert notes == ("Qwen/Qwen3-8B: facts shipped for Qwen/Qwen3-8B, without regard to revision v2",)
+
+
+@pytest.mark.parametrize(
+    ("image", "count"), [("vllm-openai:v0.9.1", 1), ("vllm-openai:v0.33.0", 0), ("vllm-openai:latest", 0)]
+)
+def test_an_image_of_another_release_is_told(image: str, count: int) -> None:
+    notes = import_text(f"docker run vllm/{image} --model m", NOWHERE, path=None).notes
+    assert sum("the plan follows the rules of 0.33" in note for note in notes) == count
+
+
+def test_only_names_in_capitals_are_environment() -> None:
+    text = "ExecStart=/usr/bin/env HF_HOME=/x vllm serve m"
+    assert import_text(text, NOWHERE, path=None).unused == ("HF_HOME",)
+
+
+def test_flags_behind_the_end_of_the_command_are_told() -> None:
+    found = import_text("vllm serve m \\\n  # why\n  --max-num-seqs 8", NOWHERE, path=None)
+    assert found.deployment.scheduler.max_num_seqs is None
+    assert "line 3 begins with --max-num-seqs and is not part of the command" in found.notes[0]

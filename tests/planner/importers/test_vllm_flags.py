@@ -112,3 +112,22 @@ def test_a_variable_as_a_value_is_refused_by_name() -> None:
 def test_every_spelling_belongs_to_one_flag() -> None:
     spellings = [spelling for flag in set(flags().values()) for spelling in flag.spellings]
     assert len(spellings) == len(set(spellings)) > 400
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-O.mode=3", "write -cc.mode=3"),
+        ("--device H200", "as an option of planner it goes in front of it"),
+        ("-o plan.yaml", "as an option of planner it goes in front of it"),
+        ("\u2013max-num-seqs 8", "begins with U+2013, not with -"),
+    ],
+)
+def test_a_flag_of_something_else_has_a_hint(line: str, message: str) -> None:
+    with pytest.raises(DocumentError) as error:
+        parse(line)
+    assert message in str(error.value)
+
+
+def test_a_flag_that_is_given_many_times_is_one_remark() -> None:
+    assert len(parse("-tp 1 -tp 2 -tp 3 -tp 4").remarks) == 1

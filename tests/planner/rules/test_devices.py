@@ -104,3 +104,16 @@ def test_the_warning_is_in_the_plan() -> None:
         load_deployment({"apiVersion": "graphplan/v1", "kind": "Deployment", "device": device})
     )
     assert "unknown-device" in {finding.code for finding in plan.findings}
+
+
+@pytest.mark.parametrize("name", ["RTX4090", "nvidia-rtx-4090", "geforce rtx 4090"])
+def test_spaces_dashes_and_case_of_a_name_do_not_count(name: str) -> None:
+    assert device_of(DeviceSection(name=name)).memory_gib == 23
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("h100 sxm", "H100"), ("NVIDIA A100-SXM4", "A100"), ("GB20", "GB200")]
+)
+def test_a_name_that_is_near_a_known_one_has_a_suggestion(name: str, meant: str) -> None:
+    (found,) = device_findings(DeviceSection(name=name))
+    assert f"did you mean {meant}?" in found.message
