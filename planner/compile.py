@@ -13,12 +13,12 @@ from planner.rules.attention import Attention, attention_of
 from planner.rules.breakable import uncompiled_reason
 from planner.rules.decoder_replay import decoder_replay_families
 from planner.rules.devices import device_findings
-from planner.rules.drafts import draft_families
+from planner.rules.drafts import draft_families, refuse_unknown_method
 from planner.rules.encoder import encoder_families
 from planner.rules.entries import MAX_ENTRIES, EntryRequest, family_entries, too_many_graphs
 from planner.rules.entries_v1 import v1_family_entries
 from planner.rules.family import Family
-from planner.rules.kv_connector import connector_findings, layerwise_connector
+from planner.rules.kv_connector import connector_findings, layerwise_connector, refuse_connector_without_role
 from planner.rules.mode import (
     ModeRequest,
     ModeState,
@@ -55,6 +55,8 @@ def compile_plan(deployment: Deployment) -> Plan:
     """
     if not isinstance(deployment, Deployment):
         raise argument_error("compile_plan", "Deployment", deployment, Plan="compile its plan.deployment")
+    refuse_connector_without_role(deployment)
+    refuse_unknown_method(deployment)
     settings = settle(deployment)
     attention = attention_of(deployment, settings)
     request = _mode_request(deployment, settings)

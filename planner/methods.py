@@ -22,14 +22,11 @@ KNOWN_METHODS = V1_DRAFT_METHODS | DFLASH_METHODS | DRAFTLESS_METHODS
 """Speculative methods whose graphs are known; a model's own name of ``mtp`` ends in ``_mtp``."""
 
 
-def nearest_methods(method: str) -> list[str]:
-    """The known methods, the one that is spelled most like ``method`` first."""
-    from difflib import SequenceMatcher
+def similar_method(method: str) -> str | None:
+    """The known method that is spelled most like ``method``, where one is close to it."""
+    from difflib import get_close_matches
 
-    def unlikeness(known: str) -> float:
-        return -SequenceMatcher(None, method[:100].casefold(), known).ratio()
-
-    return sorted(KNOWN_METHODS, key=lambda known: (unlikeness(known), known))
+    return next(iter(get_close_matches(method[:100].casefold(), sorted(KNOWN_METHODS), 1)), None)
 
 
 def method_kind(method: str | None) -> str | None:

@@ -21,6 +21,9 @@ _VERSION = re.compile(r"LLM engine \(v([^()\s]{1,60})\) with config: ")
 _COMPILATION = "compilation_config="
 _DRAFT_TOKENS = re.compile(r"\bnum_spec_tokens=(\d{1,6})\b.|\bspeculative_config=(None)\b", re.ASCII)
 
+_MODEL = re.compile(r"""model=(['"])([^'"]{1,300})\1""")
+_DTYPE = re.compile(r", dtype=(?:torch\.)?(\w{1,40})[^\w]", re.ASCII)
+
 _LARGEST_DIGITS = 7
 # What ends where the line does may be cut off.
 _NUMBER = re.compile(r"(\d{1,7})\D", re.ASCII)
@@ -33,6 +36,12 @@ class ServerConfig:
     """What the engine was started with, ``None`` where its first message does not say it."""
 
     version: str | None = None
+    model: str | None = None
+    dtype: str | None = None
+    max_model_len: int | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
     cudagraph_mode: CUDAGraphMode | None = None
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     max_cudagraph_capture_size: int | None = None
@@ -49,13 +58,25 @@ def server_config(text: str) -> ServerConfig | None:
     settings = text[version.end() :]
     compilation = settings[max(settings.rfind(_COMPILATION), 0) :]
     drafts = _DRAFT_TOKENS.search(settings)
+    model, dtype = _MODEL.match(settings), _DTYPE.search(settings)
     return ServerConfig(
         version=version[1],
+        model=model[2] if model else None,
+        dtype=dtype[1] if dtype else None,
+        max_model_len=_setting(settings, "max_seq_len"),
+        tensor_parallel_size=_setting(settings, "tensor_parallel_size"),
+        pipeline_parallel_size=_setting(settings, "pipeline_parallel_size"),
+        data_parallel_size=_setting(settings, "data_parallel_size"),
         cudagraph_mode=_mode(_value(compilation, "cudagraph_mode")),
         cudagraph_capture_sizes=_sizes(_value(compilation, "cudagraph_capture_sizes")),
         max_cudagraph_capture_size=_number(_value(compilation, "max_cudagraph_capture_size")),
         num_speculative_tokens=int(drafts[1] or 0) if drafts else None,
     )
+
+
+def _setting(settings: str, key: str) -> int | None:
+    """The number of the first pair ``key=``."""
+    return _number(settings.partition(f", {key}=")[2])
 
 
 def _value(mapping: str, key: str) -> str:

@@ -321,9 +321,14 @@ def _take_nothing_captured(start: _Start, _: str) -> None:
     start.captures_nothing = start.says_something = True
 
 
-def _take_out_of_memory(start: _Start, _: str) -> None:
-    if start.graphs:
+# The error itself, and not the engine's advice for a capture that might run out of memory.
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP)(?: error:)? out of memory")
+
+
+def _take_out_of_memory(start: _Start, text: str) -> None:
+    if _OUT_OF_MEMORY.search(text):
         start.failure = OUT_OF_MEMORY
+        start.is_dead = start.is_dead or not start.caches
 
 
 def _take_failed(start: _Start, _: str) -> None:

@@ -32,7 +32,7 @@ from planner.documents.deployment import (
     SpeculativeSection,
 )
 from planner.documents.plan import DRAFT, TARGET, Plan
-from planner.errors import FamilyError, MachineError, PlanError
+from planner.errors import FamilyError, MachineError, PlanError, argument_error
 from planner.modes import (
     AttentionSupport,
     CompilationMode,
@@ -102,8 +102,11 @@ def batches(plan: Plan, family: str = TARGET) -> SearchStrategy[DispatchArgument
         ``plan.dispatch_table().dispatch(**data.draw(batches(plan)))``
 
     Raises:
+        ArgumentError: ``plan`` is none.
         FamilyError: the plan has no such family, or it is one of the V1 runner.
     """
+    if not isinstance(plan, Plan):
+        raise argument_error("batches", "Plan", plan, Deployment="compile_plan makes one of it")
     return _batches(_limits(plan, family))
 
 
@@ -181,6 +184,7 @@ _ATTENTIONS = st.one_of(
         hisparse_config=st.sampled_from((None, None, None, {})),
     ),
 )
+_ROLE = {"kv_role": "kv_both"}
 _LAYERWISE = st.sampled_from(({}, {"use_layerwise": False}, {"use_layerwise": True}))
 _KV_TRANSFERS = st.one_of(
     st.just(KvTransferSection()),
@@ -189,6 +193,7 @@ _KV_TRANSFERS = st.one_of(
         KvTransferSection,
         kv_connector=st.sampled_from(("LMCacheConnectorV1", "NixlConnector")),
         kv_connector_extra_config=_LAYERWISE,
+        ignored=st.just(_ROLE),
     ),
     _LAYERWISE.map(
         lambda extra: KvTransferSection(
@@ -198,6 +203,7 @@ _KV_TRANSFERS = st.one_of(
                     {"kv_connector": "LMCacheConnectorV1", "kv_connector_extra_config": extra},
                 ]
             },
+            ignored=_ROLE,
         )
     ),
 )
@@ -261,7 +267,7 @@ def _schedulers(draw: DrawFn) -> SchedulerSection:
 
 @st.composite
 def _speculative(draw: DrawFn) -> SpeculativeSection:
-    draft_tokens = draw(st.integers(1, 4) | st.integers(1, 16))
+    draft_tokens = draw(st.integers(1, 4) | st.integers(1, 16) | st.sampled_from((7, 15, 16)))
     return SpeculativeSection(
         method=draw(st.sampled_from(("eagle3", "mtp", "dflash", "ngram"))),
         num_speculative_tokens=draft_tokens,

@@ -37,7 +37,6 @@ PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
 from cache.errors import CacheError, Fault
-from cache.keys import Key
 from cache.records import Record
 from cache.store import PlanCache
 from tests.cache.samples import FULL, capture, digest
@@ -234,7 +233,7 @@ def small_file_system(place: Path) -> Iterator[Path | None]:
         yield place if mounted else None
     finally:
         if mounted:
-            subprocess.run(["umount", str(place)], check=True)
+            subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - where it is, only the system knows
 
 
 def full_disk(directory: Path) -> dict[str, Any]:

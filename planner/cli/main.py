@@ -17,7 +17,7 @@ import click
 from planner.cli.streams import drop, unwritten, write_stderr, write_stdout
 from planner.errors import GraphplanError
 
-COMMANDS = ("compile", "check", "explain", "dispatch", "diff", "schema")
+COMMANDS = ("compile", "check", "explain", "dispatch", "diff", "capture", "cache", "schema")
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 
 from attrs import frozen
 
@@ -11,9 +12,13 @@ from planner.cli.answers import record
 from planner.cli.blocks import Block, Row, value_text
 from planner.cli.files import STDIO, shown_name, stdin
 from planner.documents.deployment import Json
+from planner.documents.sources import open_file
 from planner.errors import DocumentError
 from planner.server_log import LONGEST_LINE, ServerLog, read_server_log
 from planner.verify.against_log import Compared, Comparison
+
+MAX_BYTES = 1 << 30
+"""Bytes of a log that are read at most."""
 
 EXPECTED = 'such as "Initializing a V1 LLM engine" or "Capturing CUDA graphs"'
 
@@ -38,7 +43,8 @@ def read_log(name: str) -> Log:
     """What the server says in the log ``name``, or on standard input.
 
     Raises:
-        DocumentError: it cannot be read, or has no line that a starting vLLM server prints.
+        DocumentError: it cannot be read, is no regular file, is too large, or has no line that a starting
+            vLLM server prints.
     """
     said = read_server_log(_lines(name))
     if said is None:
@@ -51,10 +57,18 @@ def read_log(name: str) -> Log:
 
 
 def _lines(name: str) -> Iterator[bytes]:
-    """The lines of a file or of standard input, one that is too long in pieces."""
+    """The lines of a regular file or of standard input, one that is too long in pieces."""
+    left = MAX_BYTES
     try:
-        with nullcontext(stdin()) if name == STDIO else open(name, "rb") as stream:
-            yield from iter(lambda: stream.readline(LONGEST_LINE), b"")
+        with nullcontext(stdin()) if name == STDIO else open_file(Path(name)) as stream:
+            while line := stream.readline(LONGEST_LINE):
+                left -= len(line)
+                if left < 0:
+                    raise DocumentError(
+                        f"larger than {MAX_BYTES >> 20} MiB; give the part that the server printed at start",
+                        path=shown_name(name),
+                    )
+                yield line
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DocumentError(f"cannot be read: {reason}", path=shown_name(name)) from None
@@ -71,6 +85,8 @@ def _row(one: Compared) -> Row:
     plan, server = ("-" if value is None else value_text(value) for value in (one.plan, one.server))
     if one.agrees is None:
         return Row((one.subject, plan, server, f"not in the {'log' if one.server is None else 'plan'}"))
+    if one.is_incomplete:
+        return Row((one.subject, plan, server, one.note or ""), "error")
     if one.agrees:
         return Row((one.subject, plan, server, one.note or ""), "good")
     return Row((one.subject, plan, server, f"differs; {one.note}" if one.note else "differs"), "error")

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 from attrs import frozen
 
@@ -57,6 +58,21 @@ def read_file(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
         DocumentError: there is no such file, it cannot be read, is too large, or is a folder, a
             pipe or a device.
     """
+    with open_file(path) as file:
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise DocumentError(f"larger than {max_bytes // 2**20} MiB", path=printable(str(path)))
+    return data
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """A regular file to read bytes from.
+
+    Raises:
+        DocumentError: there is no such file, it cannot be read, here or later, or is a folder, a
+            pipe or a device.
+    """
     name = printable(str(path))
     try:
         # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
@@ -66,7 +82,7 @@ def read_file(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
             if not stat.S_ISREG(mode):
                 kind = "folder" if stat.S_ISDIR(mode) else "pipe or a device"
                 raise DocumentError(f"is a {kind}; give a file", path=name)
-            data = file.read(max_bytes + 1)
+            yield file
     except IsADirectoryError:
         raise DocumentError("is a folder; give a file", path=name) from None
     except FileNotFoundError:
@@ -74,9 +90,6 @@ def read_file(path: Path, *, max_bytes: int = MAX_BYTES) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise DocumentError(f"cannot be read: {printable(reason)}", path=name) from None
-    if len(data) > max_bytes:
-        raise DocumentError(f"larger than {max_bytes // 2**20} MiB", path=name)
-    return data
 
 
 def _is_text(source: str) -> bool:

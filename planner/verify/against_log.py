@@ -21,6 +21,7 @@ from planner.rules.rounding import rounded_to_query_len
 from planner.rules.settings import SUPPORTED_ENGINES
 from planner.rules.sizes import CaptureSizes
 from planner.server_log import OUT_OF_MEMORY, CapturedGraphs, ServerLog
+from planner.verify.model_names import may_be_same_model
 from planner.verify.wording import joined
 
 SETTINGS_FIX = (
@@ -28,6 +29,11 @@ SETTINGS_FIX = (
     "compilation, device"
 )
 WHOLE_LOG_FIX = "give all that the server printed, standard error included, down to its first request"
+MODEL_FIX = "give the log of the server that the plan is for, or compile the plan of this server"
+INCOMPLETE = "incomplete"
+DTYPES = {"half": "float16", "float": "float32"}
+"""vLLM's other names of data types."""
+
 MEMORY_FIX = "lower gpu_memory_utilization, or capture fewer or smaller sizes"
 
 
@@ -36,7 +42,7 @@ class Compared:
     """One thing that plan and server may both say.
 
     ``agrees`` is ``None`` where it could not be compared, as one of them does not say it. ``note`` is
-    what was done to the server's value first.
+    what was done to the server's value first, or that it is of a capture that did not end.
     """
 
     subject: str
@@ -45,6 +51,11 @@ class Compared:
     agrees: bool | None
     note: str | None = None
     finding: Finding | None = None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether the server captured a part of its graphs only."""
+        return self.note == INCOMPLETE
 
 
 @frozen(kw_only=True)
@@ -72,6 +83,7 @@ def compare_with_log(plan: Plan, said: ServerLog) -> Comparison:
     planned = _planned(plan)
     compared = (
         *_version(plan, said),
+        *_model(plan, said),
         *_settings(planned, said),
         *_mode(plan, planned, said),
         *_sizes(planned, said),
@@ -83,7 +95,7 @@ def compare_with_log(plan: Plan, said: ServerLog) -> Comparison:
         findings=(
             *_failures(said),
             *_without_repeats(one.finding for one in compared if one.finding is not None),
-            *_not_compared(compared),
+            *_not_compared(compared, said),
         ),
     )
 
@@ -144,6 +156,37 @@ def _version(plan: Plan, said: ServerLog) -> Iterator[Compared]:
     yield _compared(
         "vllm", planned, server, "log-version", message, agrees=agrees, severity=warning, fix=None
     )
+
+
+def _model(plan: Plan, said: ServerLog) -> Iterator[Compared]:
+    """Whether the log is of the plan's server: its model, and the settings that both state."""
+    name, model = plan.name or plan.deployment.name, said.config.model
+    if name and model:
+        message = f"the server has the model {model}, the plan is named {name}"
+        agrees, warning = may_be_same_model(name, model), Severity.WARNING
+        yield _compared(
+            "model", name, model, "log-other-model", message, agrees=agrees, severity=warning, fix=MODEL_FIX
+        )
+    parallel, config, dtype = plan.deployment.parallel, said.config, plan.deployment.model.dtype
+    stated = (
+        ("parallel.tensor_parallel_size", parallel.tensor_parallel_size, config.tensor_parallel_size),
+        ("parallel.pipeline_parallel_size", parallel.pipeline_parallel_size, config.pipeline_parallel_size),
+        ("parallel.data_parallel_size", _data_parallel_size(plan, said), config.data_parallel_size),
+        ("model.dtype", None if dtype == "auto" else DTYPES.get(dtype or "", dtype), config.dtype),
+        ("model.max_model_len", plan.deployment.model.max_model_len, config.max_model_len),
+    )
+    for path, ours, theirs in stated:
+        if ours is not None and theirs is not None:
+            subject = path.rpartition(".")[2]
+            yield _compared(subject, ours, theirs, "log-settings-differ", fix=f"{path}: {theirs}")
+
+
+def _data_parallel_size(plan: Plan, said: ServerLog) -> int | None:
+    """The plan's ranks; those of a dense model are one by one, and the engine may print either number."""
+    resolved = plan.resolved.get(TARGET)
+    ours = resolved.data_parallel_size if resolved else None
+    asked = plan.deployment.parallel.data_parallel_size
+    return asked if ours is None or asked == said.config.data_parallel_size else ours
 
 
 def _settings(planned: _Planned, said: ServerLog) -> Iterator[Compared]:
@@ -219,7 +262,11 @@ def _graphs(plan: Plan, said: ServerLog) -> Iterator[Compared]:
         ours = planned[family, mode]
         theirs = _number_told(said, family, mode, planned=ours)
         message = f"graphs.{family}: {ours} {mode} in the plan, {theirs} in the server"
-        yield _compared(f"{family} {mode}", ours, theirs, "log-graph-count-differs", message)
+        one = _compared(f"{family} {mode}", ours, theirs, "log-graph-count-differs", message)
+        told = said.graphs_of(family, mode)
+        if told is not None and told in _unfinished(said):
+            one = evolve(one, server=told.captured, agrees=False, note=INCOMPLETE)
+        yield one
 
 
 def _family_told(family: str) -> str:
@@ -243,7 +290,7 @@ def _number_told(said: ServerLog, family: str, mode: CUDAGraphMode, *, planned: 
 
 def _failures(said: ServerLog) -> Iterator[Finding]:
     """A capture that did not come to its end."""
-    unfinished = [told for told in said.graphs if told.captured < told.total]
+    unfinished = _unfinished(said)
     if said.is_captured or not (unfinished or said.failure):
         return
     reached = joined(f"{_counted(told)} graphs of {told.family}" for told in unfinished)
@@ -259,12 +306,23 @@ def _failures(said: ServerLog) -> Iterator[Finding]:
     )
 
 
+def _unfinished(said: ServerLog) -> tuple[CapturedGraphs, ...]:
+    """Graphs whose capture ended too early; a bar may be torn where the capture came to its end."""
+    if said.is_captured:
+        return ()
+    return tuple(told for told in said.graphs if told.captured < told.total)
+
+
 def _counted(told: CapturedGraphs) -> str:
     return f"{told.captured} of {told.total} {told.mode}"
 
 
-def _not_compared(compared: Iterable[Compared]) -> Iterator[Finding]:
-    """What could not be compared; a warning where the log is silent on the target's graphs themselves."""
+def _not_compared(compared: Iterable[Compared], said: ServerLog) -> Iterator[Finding]:
+    """What could not be compared.
+
+    That is a warning where the log is silent on the target's graphs themselves, and an error where it
+    stops before any graph.
+    """
     open_ones = [one for one in compared if one.agrees is None]
     untold = [one.subject for one in open_ones if one.server is None]
     unplanned = [one.subject for one in open_ones if one.server is not None]
@@ -272,10 +330,13 @@ def _not_compared(compared: Iterable[Compared]) -> Iterator[Finding]:
     parts += [f"not in the plan: {', '.join(unplanned)}"] if unplanned else []
     if parts:
         matters = any(name.startswith((f"{TARGET} ", "cudagraph_")) for name in untold)
+        is_cut = not (said.graphs or said.is_captured)
+        stops = is_cut and any(name.startswith(f"{TARGET} ") for name in untold)
+        message = f"not compared, as {'; '.join(parts)}"
         yield Finding(
-            severity=Severity.WARNING if matters else Severity.INFO,
+            severity=Severity.ERROR if stops else Severity.WARNING if matters else Severity.INFO,
             code="log-not-compared",
-            message=f"not compared, as {'; '.join(parts)}",
+            message=f"{message}; the log stops before any graph was captured" if stops else message,
             fix=WHOLE_LOG_FIX if matters else None,
         )
 

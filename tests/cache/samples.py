@@ -38,7 +38,6 @@ FULL = PlanEntry(CUDAGraphMode.FULL, 8, 8, 1)
 PIECEWISE = PlanEntry(CUDAGraphMode.PIECEWISE, 16)
 
 
-@cache
 def deployment(max_num_seqs: int = 8, **section: Any) -> Deployment:
     """A small deployment; its plans take no time."""
     return load_deployment(

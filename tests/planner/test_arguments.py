@@ -23,6 +23,7 @@ from planner import (
     load_plan,
 )
 from planner.documents.load import load_document
+from planner.testing import batches
 
 PLAN = Plan(graphs={"target": ()})
 TABLE = PLAN.dispatch_table()
@@ -47,6 +48,7 @@ BATCH = {"num_reqs": 1, "num_tokens": 1}
         (lambda: agree(PLAN, [BATCH]), "type Plan; plan.dispatch_table(family) makes one"),
         (lambda: column(PLAN, BATCH), "column takes a dispatch table"),
         (lambda: decide(PLAN, [], 0, BATCH), "decide takes a dispatch table"),
+        (lambda: batches(None, "target"), "batches takes a Plan, found a value of type NoneType"),
         (
             lambda: agree(TABLE, BATCH),
             "agree takes a list of batches, one a rank, found a value of type dict",
@@ -67,6 +69,7 @@ def test_an_argument_of_another_type_is_named_with_what_to_call(
     ("batch", "message"),
     [
         ({"num_reqs": "1", "num_tokens": 1}, "num_reqs: expected a whole number, found '1'"),
+        ({"num_reqs": True, "num_tokens": 1}, "num_reqs: expected a whole number, found True"),
         ({"num_reqs": 2, "num_tokens": 1}, "2 requests cannot share 1 tokens"),
         ({"num_reqs": 2, "num_tokens": 5, "uniform_token_count": 2}, "2 requests of 2 are 4 tokens, not 5"),
         ({"num_reqs": 2, "num_tokens": 5, "max_query_len": 2}, "are 4 tokens at most, not 5"),

@@ -356,3 +356,27 @@ def test_what_is_cut_off_is_unknown_and_never_another_value() -> None:
 
 def test_a_line_without_end_is_read_in_pieces() -> None:
     assert counts(read("x" * (2 * LONGEST_LINE) + bar(9, 9))) == {("target", "FULL"): (9, 9)}
+
+
+def test_the_config_tells_the_model_and_how_it_is_spread() -> None:
+    config = read(EAGLE_V1).config
+    assert (config.model, config.dtype) == ("meta-llama/Llama-3.1-70B-Instruct", "bfloat16")
+    assert (config.tensor_parallel_size, config.pipeline_parallel_size, config.data_parallel_size) == (
+        8,
+        1,
+        1,
+    )
+    assert config.max_model_len == 32768
+
+
+def test_a_log_that_ends_in_an_error_of_memory_has_failed_without_the_engine_saying_so() -> None:
+    before = DFLASH[: DFLASH.index(b"Capturing CUDA graphs")]
+    error = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 32.00 MiB.\n"
+    assert read(before + error).failure == "out of memory"
+    assert read(before + b"If out of memory error occurs, decrease gpu_memory_utilization\n").failure is None
+
+
+def test_running_out_of_memory_after_the_trial_is_no_finished_capture() -> None:
+    trial = DFLASH[: DFLASH.index(b"(EngineCore pid=412) INFO 10-21 09:15:23")]
+    said = read(trial + b"torch.OutOfMemoryError: CUDA out of memory.\n")
+    assert (said.graphs, said.ranks, said.failure) == ((), (), "out of memory")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import pytest
+
+from planner.cli import server_logs
 from tests.planner.cli.conftest import DEPLOYMENT, PROJECT, Run, one_line
 
 LOGS = PROJECT / "tests" / "data" / "server-logs"
@@ -164,7 +168,11 @@ def test_json_holds_the_comparison(run: Run) -> None:
         "total": 51,
     }
     assert log["server"]["ranks"][1] == {"process": "Worker_TP1", "seconds": 21.0, "gib": 1.07}
-    assert log["compared"][1] == {
+    assert {"subject": "tensor_parallel_size", "plan": 2, "server": 2, "agrees": True, "note": None} in log[
+        "compared"
+    ]
+    runner = next(one for one in log["compared"] if one["subject"] == "runner")
+    assert runner == {
         "subject": "runner",
         "plan": "v2",
         "server": "v2",
@@ -184,10 +192,46 @@ def test_a_log_of_something_else_is_bad_input(run: Run, plan: Path, by_hand: Pat
 
 
 def test_a_log_that_cannot_be_read_is_bad_input(run: Run, plan: Path, tmp_path: Path) -> None:
-    for log in (tmp_path / "no-such-log", tmp_path, "\0"):
+    os.mkfifo(tmp_path / "pipe")
+    faults = {
+        tmp_path / "no-such-log": "no such file",
+        tmp_path: "is a folder",
+        tmp_path / "pipe": "is a pipe or a device; give a file",
+        "/dev/zero": "is a pipe or a device; give a file",
+        "\0": "cannot be read",
+    }
+    for log, fault in faults.items():
         result = run("check", plan, "--log", log)
         assert result.exit_code == 2
-        assert "cannot be read" in one_line(result.stderr)
+        assert fault in one_line(result.stderr)
+
+
+def test_a_log_without_end_is_bad_input(run: Run, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_logs, "MAX_BYTES", 3 << 20)
+    result = run("check", plan, "--log", "-", input=b"\0" * (4 << 20))
+    assert result.exit_code == 2
+    assert "standard input: larger than 3 MiB; give the part" in one_line(result.stderr)
+
+
+def test_the_log_of_another_server_fails(run: Run) -> None:
+    result = run("check", DFLASH, "--log", LOGS / "llama-3.1-70b-eagle3-v1.log")
+    assert result.exit_code == 1
+    assert "log-other-model" in result.stdout
+    assert "tensor_parallel_size: 2 in the plan, 8 in the server" in result.stdout
+
+
+def test_a_log_that_stops_before_the_capture_fails(run: Run) -> None:
+    whole = DFLASH_LOG.read_bytes()
+    result = run("check", DFLASH, "--log", "-", input=whole[: whole.index(b"Capturing CUDA graphs")])
+    assert result.exit_code == 1
+    assert "the log stops before any graph was captured" in result.stdout
+
+
+def test_a_capture_that_was_cut_shows_how_far_it_came(run: Run) -> None:
+    deployment = PROJECT / "plans" / "deployments" / "llama-3.1-8b-24gb.yaml"
+    result = run("check", deployment, "--log", LOGS / "llama-3.1-8b-24gb-out-of-memory.json.log")
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("  target FULL"))
+    assert line.split() == ["target", "FULL", "5", "3", "incomplete"]
 
 
 def test_one_log_is_of_one_server(run: Run, plan: Path, by_hand: Path) -> None:

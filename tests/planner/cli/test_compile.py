@@ -247,7 +247,7 @@ def test_quiet_still_tells_errors(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "d.yaml"
     source.write_text(
         "apiVersion: graphplan/v1\nkind: Deployment\n"
-        "speculative: {method: medusa, num_speculative_tokens: 2}\n"
+        "speculative: {method: custom_class, num_speculative_tokens: 2}\n"
     )
     result = run("compile", "-q", source)
     assert result.exit_code == 1

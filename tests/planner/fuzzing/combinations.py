@@ -109,7 +109,7 @@ def _connectors(rng: Random) -> Sections:
             "kv_connector": "MultiConnector",
             "kv_connector_extra_config": {"connectors": children},
         }
-    return {"kv_transfer": connector}
+    return {"kv_transfer": {"kv_role": rng.choice(("kv_both", "kv_both", "kv_consumer", None)), **connector}}
 
 
 def _attention(rng: Random) -> Sections:

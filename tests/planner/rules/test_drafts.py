@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner import CUDAGraphMode, Plan, compile_plan, load_deployment
+from planner import CUDAGraphMode, Plan, PlanError, compile_plan, load_deployment
 
 
 def compiled(method: str | None, drafts: int = 3, **sections: Any) -> Plan:
@@ -38,7 +38,7 @@ def test_each_method_has_its_families(method: str, drafts: int, families: set[st
     assert not [finding for finding in plan.findings if finding.severity == "error"]
 
 
-@pytest.mark.parametrize("method", ["medusa", "mlp_speculator", None])
+@pytest.mark.parametrize("method", ["custom_class", None])
 def test_a_family_that_is_not_planned_is_an_error_and_never_silence(method: str | None) -> None:
     errors = [finding for finding in compiled(method).findings if finding.severity == "error"]
     assert [finding.code for finding in errors] == ["unplanned-family"]
@@ -47,19 +47,21 @@ def test_a_family_that_is_not_planned_is_an_error_and_never_silence(method: str 
 
 @pytest.mark.parametrize("runner", ["v1", "v2"])
 @pytest.mark.parametrize(
-    ("method", "nearest"), [("eagel", "eagle"), ("EAGLE3", "eagle3"), ("n-gram", "ngram")]
+    ("method", "advice"),
+    [
+        ("eagel", "did you mean eagle? Known are "),
+        ("EAGLE3", "did you mean eagle3? Known are "),
+        ("n-gram", "did you mean ngram? Known are "),
+        ("medusa", "'medusa'; known are "),
+        ("my_mtp", "Known are "),
+    ],
 )
-def test_an_unknown_method_is_told_the_known_ones_the_nearest_first(
-    runner: str, method: str, nearest: str
-) -> None:
-    (error,) = [
-        finding
-        for finding in compiled(method, engine={"runner": runner}).findings
-        if finding.severity == "error"
-    ]
-    assert f"method {method} are not known; known are {nearest}, " in error.message
-    assert {"dflash", "dspark", "mtp", "suffix"} <= set(error.message.replace(",", "").split())
-    assert error.fix == f"speculative.method: {nearest}, or plan them by hand"
+def test_a_method_that_the_engine_does_not_have_is_refused(runner: str, method: str, advice: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        compiled(method, engine={"runner": runner})
+    assert caught.value.fields == ("speculative.method",)
+    assert advice in caught.value.message
+    assert {"dflash", "dspark", "mtp", "suffix"} <= set(caught.value.message.replace(",", "").split())
 
 
 @pytest.mark.parametrize(

@@ -311,3 +311,79 @@ def test_decode_graphs_alone_do_not_tell_the_sizes() -> None:
     comparison = compare_with_log(plan, DFLASH_SAID)
     assert rows(comparison)["cudagraph_capture_sizes"][::2] == (None, None)
     assert "cudagraph_capture_sizes" in found(comparison, "log-not-compared").message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fix"),
+    [
+        ("tensor_parallel_size", 4, "parallel.tensor_parallel_size: 4"),
+        ("max_model_len", 8192, "model.max_model_len: 8192"),
+    ],
+)
+def test_a_setting_that_the_server_states_otherwise_is_a_difference(field: str, value: int, fix: str) -> None:
+    comparison = compare_with_log(DFLASH, config(DFLASH_SAID, **{field: value}))
+    assert codes(comparison) == {"log-settings-differ": "error"}
+    assert found(comparison, "log-settings-differ").fix == fix
+    assert rows(comparison)[field][1:] == (value, False)
+
+
+def test_a_setting_that_the_plan_leaves_open_is_not_compared() -> None:
+    assert SMALL.deployment.parallel.tensor_parallel_size is None
+    assert "tensor_parallel_size" not in rows(
+        compare_with_log(SMALL, config(SMALL_SAID, tensor_parallel_size=2))
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "server", "agrees"),
+    [("half", "float16", True), ("bfloat16", "bfloat16", True), ("bfloat16", "float16", False)],
+)
+def test_data_types_are_compared_under_either_name(dtype: str, server: str, agrees: bool) -> None:
+    deployment = evolve(DFLASH.deployment, model=evolve(DFLASH.deployment.model, dtype=dtype))
+    comparison = compare_with_log(evolve(DFLASH, deployment=deployment), config(DFLASH_SAID, dtype=server))
+    assert rows(comparison)["dtype"][2] is agrees
+
+
+def test_ranks_of_a_dense_model_may_be_printed_as_asked_for_or_as_one() -> None:
+    parallel = evolve(DFLASH.deployment.parallel, data_parallel_size=4)
+    plan = evolve(DFLASH, deployment=evolve(DFLASH.deployment, parallel=parallel))
+    assert plan.resolved["target"].data_parallel_size == 1
+    for printed, agrees in ((1, True), (4, True), (2, False)):
+        comparison = compare_with_log(plan, config(DFLASH_SAID, data_parallel_size=printed))
+        assert rows(comparison)["data_parallel_size"][2] is agrees
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "is_same"),
+    [
+        ("llama-3.1-8b-lora", "meta-llama/Meta-Llama-3.1-8B-Instruct", True),
+        ("Qwen3 8B", "/models/Qwen3-8B-FP8/", True),
+        ("prod-qwen3-30b-a3b", "Qwen/Qwen3-30B-A3B", True),
+        ("deepseek-v3", "deepseek-ai/DeepSeek-V3-0324", True),
+        ("mixtral-8x7b-h100", "mistralai/Mixtral-8x7B-Instruct-v0.1", True),
+        ("llama-3.1-8b", "meta-llama/Llama-3.1-70B-Instruct", False),
+        ("qwen3-8b", "meta-llama/Llama-3.1-8B-Instruct", False),
+        ("deepseek-v3", "deepseek-ai/DeepSeek-R1", False),
+    ],
+)
+def test_another_model_is_a_warning(name: str, model: str, is_same: bool) -> None:
+    comparison = compare_with_log(evolve(DFLASH, name=name), config(DFLASH_SAID, model=model))
+    assert codes(comparison) == ({} if is_same else {"log-other-model": "warning"})
+    assert rows(comparison)["model"] == (name, model, is_same)
+
+
+def test_graphs_that_were_captured_in_part_do_not_agree() -> None:
+    none_yet = CapturedGraphs(family="target", mode=FULL, captured=0, total=32)
+    said = evolve(DFLASH_SAID, graphs=(*graphs(("target", PIECEWISE, 51)), none_yet), ranks=())
+    comparison = compare_with_log(DFLASH, said)
+    assert rows(comparison)["target FULL"] == (32, 0, False)
+    (one,) = (one for one in comparison.compared if one.subject == "target FULL")
+    assert one.note == "incomplete"
+    assert codes(comparison)["log-capture-failed"] == "error"
+
+
+def test_a_log_that_stops_before_any_capture_is_an_error() -> None:
+    comparison = compare_with_log(DFLASH, evolve(DFLASH_SAID, graphs=(), ranks=()))
+    assert codes(comparison) == {"log-not-compared": "error"}
+    assert found(comparison, "log-not-compared").message.endswith("stops before any graph was captured")
+    assert found(comparison, "log-not-compared").fix
