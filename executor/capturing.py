@@ -20,7 +20,7 @@ from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.manager import CudaGraphManager, Progress
 from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
-from executor.models.qwen3 import Decoder, build_decoder
+from executor.models.qwen3 import build_decoder
 from executor.records import CaptureReport
 from executor.runner import TargetRunner
 from executor.verify import Verdict, verify_entries
@@ -91,13 +91,12 @@ def _drafter(plan: Plan, draft: Mapping[str, object] | None, target: DecoderConf
     if written is not None:
         return DFlashConfig.of(written.facts)
     # The plan alone: a drafter of one layer in the shape of its target, for the plan's query length.
-    length = max((entry.uniform_token_count or 1 for entry in plan.entries(DRAFT)), default=2)
     return DFlashConfig(
         decoder=target,
         target_layer_ids=(0, target.num_hidden_layers - 1),
         target_hidden_size=target.hidden_size,
         mask_token_id=target.vocab_size - 1,
-        block_size=max(length, 2),
+        block_size=max(_draft_length(plan), 2),
     ).shrunk(target)
 
 
@@ -158,7 +157,6 @@ def capture_plan(
 class Part:
     """One family of a rig: how it is captured and verified."""
 
-    name: str
     capture: Callable[..., CaptureReport]
     verify: Callable[[], tuple[Verdict, ...]]
 
@@ -167,8 +165,6 @@ class Part:
 class Rig:
     """Models, one paged cache and runners for a plan, ready to capture."""
 
-    plan: Plan
-    model: Decoder
     target: TargetRunner
     manager: CudaGraphManager
     draft: DraftRunner | None = field(default=None)
@@ -208,7 +204,7 @@ class Rig:
         target = TargetRunner(
             plan, model, config, manager.device, manager, kv_cache=cache, max_model_len=length
         )
-        rig = cls(plan=plan, model=model, target=target, manager=manager)
+        rig = cls(target=target, manager=manager)
         if drafter is not None:
             rig.draft = DraftRunner(
                 plan,
@@ -226,7 +222,6 @@ class Rig:
     def parts(self) -> Iterator[Part]:
         """The families of the rig, target first."""
         yield Part(
-            name=TARGET,
             capture=partial(self.manager.capture, self.target.create_forward_fn, "Capturing target"),
             verify=lambda: verify_entries(
                 self.manager,
@@ -240,13 +235,13 @@ class Rig:
         if draft is not None and draft.manager is not None:
             manager = draft.manager
             yield Part(
-                name=DRAFT,
                 capture=partial(draft.capture, "Capturing draft"),
                 verify=lambda: verify_entries(manager, draft.create_forward_fn, draft.fill),
             )
 
 
 def _draft_length(plan: Plan) -> int:
+    """Tokens of a request in the drafter's longest query."""
     return max((entry.uniform_token_count or 1 for entry in plan.entries(DRAFT)), default=2)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
+from executor.dp_metadata import same_tokens_across_dp
 from executor.inputs.attention import AttentionGroup
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
@@ -74,9 +73,7 @@ class DFlashCudaGraphManager(CudaGraphManager):
         def create_forward_fn(desc: BatchExecutionDescriptor, warmup: bool) -> Forward:  # noqa: ARG001
             num_tokens = desc.num_tokens
             num_reqs = desc.num_reqs or min(num_tokens, self.max_num_reqs)
-            num_tokens_across_dp = (
-                torch.full((self.dp_size,), num_tokens, dtype=torch.int32) if self.dp_size > 1 else None
-            )
+            num_tokens_across_dp = same_tokens_across_dp(self.parallel, num_tokens)
             attn_metadata, slot_mappings = prepare_inputs_to_capture(
                 num_reqs,
                 num_tokens,

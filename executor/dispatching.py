@@ -17,12 +17,15 @@ Key: TypeAlias = BatchExecutionDescriptor | tuple[CUDAGraphMode, BatchDescriptor
 """What dispatch returns and graphs are found by: V2's descriptor, or V1's mode and descriptor."""
 
 
+def is_v1(plan: Plan, family: str) -> bool:
+    """Whether ``family`` is dispatched by the rules of the V1 runner; without a runner it is V2's."""
+    resolved = plan.resolved.get(family)
+    return resolved is not None and resolved.runner is Runner.V1
+
+
 def graph_key(plan: Plan, family: str, entry: PlanEntry) -> Key:
     """What dispatch of ``family`` returns for a batch that ``entry`` serves."""
-    resolved = plan.resolved.get(family)
-    if resolved is not None and resolved.runner is Runner.V1:
-        return entry.mode, entry.batch_descriptor
-    return entry.execution_descriptor
+    return (entry.mode, entry.batch_descriptor) if is_v1(plan, family) else entry.execution_descriptor
 
 
 def table_of(plan: Plan, family: str, captured: Sequence[PlanEntry]) -> DispatchTable | V1DispatchTable:
@@ -33,7 +36,7 @@ def table_of(plan: Plan, family: str, captured: Sequence[PlanEntry]) -> Dispatch
     """
     graphs = {**plan.graphs, family: tuple(captured)}
     resolved = plan.resolved.get(family)
-    if resolved is None or resolved.runner is not Runner.V1:
+    if resolved is None or not is_v1(plan, family):
         return evolve(plan, graphs=graphs).dispatch_table(family)
     sizes = _sizes_with_graphs(resolved, plan.entries(family), captured)
     fewer = evolve(resolved, cudagraph_capture_sizes=sizes)

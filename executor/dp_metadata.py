@@ -18,6 +18,12 @@ from executor.parallel import ParallelInfo, require_positive
 MAX_INT32 = torch.iinfo(torch.int32).max
 
 
+def same_tokens_across_dp(parallel: ParallelInfo, num_tokens: int) -> torch.Tensor | None:
+    """The vector of a step in which every rank runs ``num_tokens``, padded; ``None`` for one rank."""
+    ranks = parallel.data_parallel_size
+    return torch.full((ranks,), num_tokens, dtype=torch.int32) if ranks > 1 else None
+
+
 # Compared by identity: tensors have no truth value to compare by.
 @define(eq=False)
 class DPMetadata:

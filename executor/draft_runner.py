@@ -16,6 +16,7 @@ from attrs import evolve, frozen
 
 from executor.context import set_forward_context
 from executor.dflash import DFlashCudaGraphManager
+from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
 from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
 from executor.inputs.batch import ScheduledBatch
@@ -244,7 +245,7 @@ class DraftRunner:
         return self.buffers.draft_tokens[: batch.step.num_reqs]
 
     def _run_eagerly(self, batch: DraftBatch, state: AttentionState, desc: BatchExecutionDescriptor) -> None:
-        across = self._across_dp(desc)
+        across = same_tokens_across_dp(self.parallel, desc.num_tokens)
         self.forward(batch.step.num_reqs, desc.num_tokens, *state, across, CUDAGraphMode.NONE)
 
     def _dispatch(self, batch: DraftBatch) -> BatchExecutionDescriptor:
@@ -255,10 +256,6 @@ class DraftRunner:
         dispatch: Any = self.manager.dispatch
         desc: BatchExecutionDescriptor = dispatch(num_reqs, num_tokens, self.query_len)
         return desc
-
-    def _across_dp(self, desc: BatchExecutionDescriptor) -> torch.Tensor | None:
-        size = self.parallel.data_parallel_size
-        return torch.full((size,), desc.num_tokens, dtype=torch.int32) if size > 1 else None
 
     def _check(self, batch: DraftBatch, aux: torch.Tensor) -> None:
         step = batch.step

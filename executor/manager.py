@@ -217,8 +217,7 @@ class CudaGraphManager:
         )
 
     def _warm_up(self, entry: PlanEntry, create: CreateForward) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        self._backend.begin_warm_up()
         forward = create(entry.execution_descriptor, True)
         self._outputs.reserve(forward(CUDAGraphMode.NONE))
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from planner.descriptors import PlanEntry
+from planner.documents.data import entry_data
 
 
 @frozen(kw_only=True)
@@ -32,18 +33,10 @@ class CaptureRecord:
 
     def as_json(self) -> Mapping[str, Any]:
         """The record as JSON has it; entry fields that are not set are left out."""
-        entry = self.entry
-        fields = ("num_tokens", "num_reqs", "uniform_token_count", "max_query_len")
-        given = {name: getattr(entry, name) for name in fields if getattr(entry, name) is not None}
-        if entry.num_active_loras:
-            given["num_active_loras"] = entry.num_active_loras
-        if entry.num_ubatches != 1:
-            given["num_ubatches"] = entry.num_ubatches
         measured = ("warmup_seconds", "seconds", "num_bytes", "num_nodes", "num_graphs", "digest")
         told = {name: getattr(self, name) for name in (*measured, "error", "fix")}
         return {
-            "mode": str(entry.mode),
-            **given,
+            **entry_data(self.entry),
             **{name: value for name, value in told.items() if value is not None},
         }
 

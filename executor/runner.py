@@ -14,7 +14,8 @@ import torch
 from attrs import evolve, frozen
 
 from executor.context import ForwardContext, set_forward_context
-from executor.dispatching import Key, graph_key
+from executor.dispatching import Key, graph_key, is_v1
+from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
 from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
 from executor.inputs.batch import ScheduledBatch
@@ -29,7 +30,7 @@ from executor.parallel import ParallelInfo
 from planner.batches import Agreement
 from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
 from planner.documents.plan import TARGET, Plan
-from planner.modes import CUDAGraphMode, Runner
+from planner.modes import CUDAGraphMode
 
 Outputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
 
@@ -117,8 +118,7 @@ class TargetRunner:
             device,
         )
         self.attn_groups = attention_groups(kv_cache_config, model.layer_names)
-        resolved = plan.resolved.get(family)
-        self._is_v1 = resolved is not None and resolved.runner is Runner.V1
+        self._is_v1 = is_v1(plan, family)
         self._microbatches: dict[tuple[int, int, int], Microbatches] = {}
         self._keys: dict[BatchExecutionDescriptor, Key] = {
             entry.execution_descriptor: graph_key(plan, family, entry) for entry in plan.entries(family)
@@ -153,8 +153,7 @@ class TargetRunner:
             max_query_len=longest,
             for_capture=full,
         )
-        size = self.parallel.data_parallel_size
-        across = torch.full((size,), desc.num_tokens, dtype=torch.int32) if size > 1 else None
+        across = same_tokens_across_dp(self.parallel, desc.num_tokens)
         step = PaddedStep(
             key=desc,
             mode=desc.cg_mode,

@@ -244,7 +244,7 @@ def dflash(options: argparse.Namespace) -> dict[str, Any]:
         captured = part.capture()
         require(not captured.failed, captured.failed)
         modes = [str(record.entry.mode) for record in captured.records]
-        found[part.name] = {
+        found[captured.family] = {
             "seconds": captured.seconds,
             "num_bytes": captured.num_bytes,
             "entries": {mode: modes.count(mode) for mode in sorted(set(modes))},

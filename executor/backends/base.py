@@ -91,6 +91,9 @@ class Backend(ABC):
     def session(self) -> AbstractContextManager[None]:
         """What a series of recordings runs in."""
 
+    def begin_warm_up(self) -> None:  # noqa: B027 - most backends have nothing to do
+        """Called ahead of each warm-up forward, whose memory ``begin_entry`` may judge by."""
+
     @abstractmethod
     def begin_entry(self, pool: GraphPool, allowed_bytes: int | None) -> None:
         """Called ahead of each entry's recording, with what the entry may add to the memory in use.

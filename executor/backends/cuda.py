@@ -192,6 +192,10 @@ class CudaBackend(Backend):
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
+    def begin_warm_up(self) -> None:
+        """From here on the peak is that of the warm-up forward."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+
     def begin_entry(self, pool: GraphPool, allowed_bytes: int | None) -> None:
         """Compares what the warm-up forward took at its peak with what is allowed.
 

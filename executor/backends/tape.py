@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.backends.base import Backend, GraphPool, MemoryBudgetError, Recorder, Recording
 from executor.errors import CaptureError, ReplayError
-from executor.trees import map_tensors, tensors_of
+from executor.trees import tensors_of
 
 ALIGNMENT = 64
 CHUNK_BYTES = 1 << 20
@@ -303,14 +303,10 @@ class TapeBackend(Backend):
 
     def detached(self, tree: Any, pool: GraphPool) -> Any:  # noqa: ARG002 - the arena is never given back
         """``tree`` itself, as the arena stays."""
-        return map_tensors(_itself, tree)
+        return tree
 
     def synchronize(self) -> None:
         """A CPU has nothing pending."""
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 @contextmanager

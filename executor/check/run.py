@@ -17,12 +17,12 @@ from executor.check.places import Places
 from executor.check.report import CaptureFault, CheckReport, Code, fault, merged
 from executor.check.trace import differences
 from executor.errors import InputError
+from executor.manager import CreateForward
 from planner.describe import label
-from planner.descriptors import BatchExecutionDescriptor, PlanEntry
+from planner.descriptors import PlanEntry
 from planner.modes import CUDAGraphMode
 
 Forward = Callable[[], Any]
-CreateForward = Callable[[BatchExecutionDescriptor, bool], Callable[[CUDAGraphMode], Any]]
 
 
 def check_forward(

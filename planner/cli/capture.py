@@ -17,7 +17,7 @@ from planner.cli.options import count, examples
 from planner.cli.render import is_terminal, show
 from planner.cli.streams import write_stdout
 from planner.describe import label
-from planner.documents.plan import Plan
+from planner.documents.plan import TARGET, Plan
 from planner.errors import MachineError
 
 if TYPE_CHECKING:
@@ -118,7 +118,6 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
 def _checked(plan: Plan, stand_in: StandIn) -> CheckReport:
     from executor.capturing import Rig
     from executor.check import check_factory
-    from planner.documents.plan import TARGET
 
     rig = Rig.build(plan, stand_in, "cpu")
     return check_factory(rig.target.create_forward_fn, plan.entries(TARGET))

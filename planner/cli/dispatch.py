@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import click
 
 from planner.cli.answers import dispatch_answer
-from planner.cli.files import STDIO, naming, read_plan, refuse_two_stdins, shown_name, stdin
+from planner.cli.files import naming, read_plan, reading, refuse_two_stdins, shown_name
 from planner.cli.options import examples, family_option
 from planner.cli.streams import write_stdout
-from planner.errors import BatchError, DocumentError, GraphplanError
+from planner.errors import BatchError, GraphplanError
 from planner.queries import LARGEST, Query, Table, ask, query_of, settled
 
 LONGEST_LINE = 64 * 1024
@@ -53,14 +52,10 @@ def command(source: str, batches: str, family: str) -> None:
 
 def _lines(name: str) -> Iterator[bytes]:
     """The lines of a file or of standard input, one that is too long in pieces."""
-    try:
-        with nullcontext(stdin()) if name == STDIO else open(name, "rb") as stream:
-            # Some editors begin a file with a byte order mark.
-            yield stream.readline(LONGEST_LINE + 1).removeprefix(BOM_UTF8)
-            yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DocumentError(f"cannot be read: {reason}", path=shown_name(name)) from None
+    with reading(name, lambda file: open(file, "rb")) as stream:
+        # Some editors begin a file with a byte order mark.
+        yield stream.readline(LONGEST_LINE + 1).removeprefix(BOM_UTF8)
+        yield from iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
 
 
 def _answer_all(lines: Iterable[bytes], table: Table, name: str) -> None:

@@ -6,8 +6,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,6 +88,21 @@ def stdin() -> BinaryIO:
     if sys.stdin is None:
         raise DocumentError("is closed; give a file", path=STDIN_NAME)
     return sys.stdin.buffer
+
+
+@contextmanager
+def reading(name: str, open_named: Callable[[str], AbstractContextManager[BinaryIO]]) -> Iterator[BinaryIO]:
+    """The stream of ``name`` by ``open_named``, or standard input, while it is read.
+
+    Raises:
+        DocumentError: it cannot be opened, or a read within the block fails.
+    """
+    try:
+        with nullcontext(stdin()) if name == STDIO else open_named(name) as stream:
+            yield stream
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise DocumentError(f"cannot be read: {reason}", path=shown_name(name)) from None
 
 
 def read_bytes(name: str) -> bytes:

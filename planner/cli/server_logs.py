@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 from attrs import frozen
 
 from planner.cli.answers import record
 from planner.cli.blocks import Block, Row, value_text
-from planner.cli.files import STDIO, shown_name, stdin
+from planner.cli.files import reading, shown_name
 from planner.documents.deployment import Json
 from planner.documents.sources import open_file
 from planner.errors import DocumentError
@@ -59,19 +58,15 @@ def read_log(name: str) -> Log:
 def _lines(name: str) -> Iterator[bytes]:
     """The lines of a regular file or of standard input, one that is too long in pieces."""
     left = MAX_BYTES
-    try:
-        with nullcontext(stdin()) if name == STDIO else open_file(Path(name)) as stream:
-            while line := stream.readline(LONGEST_LINE):
-                left -= len(line)
-                if left < 0:
-                    raise DocumentError(
-                        f"larger than {MAX_BYTES >> 20} MiB; give the part that the server printed at start",
-                        path=shown_name(name),
-                    )
-                yield line
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DocumentError(f"cannot be read: {reason}", path=shown_name(name)) from None
+    with reading(name, lambda file: open_file(Path(file))) as stream:
+        while line := stream.readline(LONGEST_LINE):
+            left -= len(line)
+            if left < 0:
+                raise DocumentError(
+                    f"larger than {MAX_BYTES >> 20} MiB; give the part that the server printed at start",
+                    path=shown_name(name),
+                )
+            yield line
 
 
 def comparison_block(against: AgainstLog) -> Block:

@@ -12,11 +12,10 @@ from executor.backends.tape import TapePool
 from executor.errors import CaptureError, ReplayError
 from executor.manager import CudaGraphManager
 from executor.records import CaptureRecord
-from planner import load_plan
 from planner.descriptors import BatchExecutionDescriptor
 from planner.errors import FamilyError
 from planner.modes import CUDAGraphMode
-from tests.executor.toys import Toy, plan_of, sizes_plan
+from tests.executor.toys import Toy, plan_of, sizes_plan, v1_plan
 
 PIECES = "mode: PIECEWISE, num_tokens: 8"
 FULL = "mode: FULL, num_tokens: 4, num_reqs: 4, uniform_token_count: 1"
@@ -308,26 +307,12 @@ def test_a_device_without_graphs_is_refused(device: str, message: str) -> None:
 
 
 def test_a_v1_plan_is_captured_and_found_by_mode_and_descriptor() -> None:
-    plan = load_plan(
-        """
-apiVersion: graphplan/v1
-kind: Plan
-resolved:
-  target:
-    {runner: v1, cudagraph_mode: FULL_DECODE_ONLY, cudagraph_capture_sizes: [1, 2, 4], max_num_seqs: 4}
-graphs:
-  target:
-  - {mode: FULL, num_tokens: 4, num_reqs: 4, uniform_token_count: 1}
-  - {mode: FULL, num_tokens: 2, num_reqs: 2, uniform_token_count: 1}
-  - {mode: FULL, num_tokens: 1, num_reqs: 1, uniform_token_count: 1}
-"""
-    )
 
     def spoil(desc: BatchExecutionDescriptor, inputs: torch.Tensor) -> None:
         if desc.num_tokens == 2:
             inputs.sum().item()
 
-    manager, toy = CudaGraphManager(plan, device="cpu"), Toy(4, spoil=spoil)
+    manager, toy = CudaGraphManager(v1_plan(), device="cpu"), Toy(4, spoil=spoil)
     manager.capture(toy.create_forward)
     for num_tokens, size in ((1, 1), (2, 4), (3, 4)):
         key = manager.dispatch(num_tokens=num_tokens, uniform_decode=True)  # type: ignore[call-arg]

@@ -28,6 +28,24 @@ def sizes_plan(*sizes: int) -> Plan:
     return plan_of(*(f"mode: FULL, num_tokens: {n}, num_reqs: {n}, uniform_token_count: 1" for n in sizes))
 
 
+def v1_plan() -> Plan:
+    """A hand-written plan of the V1 runner: decode graphs of 1, 2 and 4 requests."""
+    return load_plan(
+        """
+apiVersion: graphplan/v1
+kind: Plan
+resolved:
+  target:
+    {runner: v1, cudagraph_mode: FULL_DECODE_ONLY, cudagraph_capture_sizes: [1, 2, 4], max_num_seqs: 4}
+graphs:
+  target:
+  - {mode: FULL, num_tokens: 4, num_reqs: 4, uniform_token_count: 1}
+  - {mode: FULL, num_tokens: 2, num_reqs: 2, uniform_token_count: 1}
+  - {mode: FULL, num_tokens: 1, num_reqs: 1, uniform_token_count: 1}
+"""
+    )
+
+
 @graph_break
 def add_in_place(total: torch.Tensor, term: torch.Tensor) -> None:
     """A marked operation that writes into its first argument."""

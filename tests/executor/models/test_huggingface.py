@@ -17,9 +17,9 @@ from executor.manager import CudaGraphManager
 from executor.models.huggingface import HuggingFaceDecoder
 from executor.models.static_cache import StaticKVCache
 from executor.verify import verify_entries
-from planner import Plan, load_plan
+from planner import Plan
 from planner.errors import MachineError
-from tests.executor.toys import plan_of, sizes_plan
+from tests.executor.toys import plan_of, sizes_plan, v1_plan
 
 SIZES = (8, 4, 2, 1)
 MAX_MODEL_LEN = 40
@@ -254,22 +254,8 @@ def test_a_batch_without_a_graph_runs_eagerly() -> None:
 
 
 def test_graphs_of_a_v1_plan_serve_as_well() -> None:
-    plan = load_plan(
-        """
-apiVersion: graphplan/v1
-kind: Plan
-resolved:
-  target:
-    {runner: v1, cudagraph_mode: FULL_DECODE_ONLY, cudagraph_capture_sizes: [1, 2, 4], max_num_seqs: 4}
-graphs:
-  target:
-  - {mode: FULL, num_tokens: 4, num_reqs: 4, uniform_token_count: 1}
-  - {mode: FULL, num_tokens: 2, num_reqs: 2, uniform_token_count: 1}
-  - {mode: FULL, num_tokens: 1, num_reqs: 1, uniform_token_count: 1}
-"""
-    )
     decoder = decoder_of("LlamaForCausalLM")
-    manager = captured(decoder, plan)
+    manager = captured(decoder, v1_plan())
     with forwards(decoder) as rows:
         answers = decoder.generate(PROMPTS[:3], 4, manager)
     assert answers == [answer[:4] for answer in expected("LlamaForCausalLM")[:3]]
