@@ -16,8 +16,9 @@ from attrs import define, field, frozen
 from executor.dflash import DFlashCudaGraphManager
 from executor.draft_runner import DraftRunner
 from executor.errors import ModelError
+from executor.guide import CaptureOptions
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
-from executor.manager import CudaGraphManager, Progress
+from executor.manager import CudaGraphManager
 from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
 from executor.models.qwen3 import build_decoder
@@ -132,9 +133,8 @@ def capture_plan(
     device: torch.device | str,
     *,
     memory_budget: int | None = None,
-    progress: Progress | None = None,
+    options: CaptureOptions | None = None,
     verify: bool = True,
-    inspect: bool = False,
 ) -> Outcome:
     """Captures the families of ``plan`` that the reference models have, into one pool, in their order.
 
@@ -143,9 +143,8 @@ def capture_plan(
         ModelError: the models do not fit each other.
     """
     rig = Rig.build(plan, stand_in, device, memory_budget=memory_budget)
-    options = {"progress": progress, "inspect": inspect}
     families = [
-        FamilyOutcome(report=part.capture(**options), verdicts=part.verify() if verify else ())
+        FamilyOutcome(report=part.capture(options=options), verdicts=part.verify() if verify else ())
         for part in rig.parts()
     ]
     served = {family.report.family for family in families}

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from executor.capture_loop import CreateForward, Forward
 from executor.dp_metadata import same_tokens_across_dp
+from executor.guide import CaptureOptions
 from executor.inputs.attention import AttentionGroup
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
 from executor.inputs.dummy import prepare_inputs_to_capture
 from executor.inputs.kv_cache import KVCacheConfig
-from executor.manager import CreateForward, CudaGraphManager, Forward, Progress
+from executor.manager import CudaGraphManager
 from executor.records import CaptureReport
 from planner.descriptors import BatchExecutionDescriptor
 from planner.modes import CUDAGraphMode
@@ -35,8 +37,7 @@ class DFlashCudaGraphManager(CudaGraphManager):
         precompute_context_kv: Callable[[int], None],
         progress_bar_desc: str = "Capturing CUDA graphs",
         *,
-        progress: Progress | None = None,
-        inspect: bool = False,
+        options: CaptureOptions | None = None,
     ) -> CaptureReport:
         """Captures every entry of the family.
 
@@ -55,7 +56,7 @@ class DFlashCudaGraphManager(CudaGraphManager):
             causal,
             precompute_context_kv,
         )
-        return super().capture(create_forward_fn, progress_bar_desc, progress=progress, inspect=inspect)
+        return super().capture(create_forward_fn, progress_bar_desc, options=options)
 
     def forward_factory(
         self,

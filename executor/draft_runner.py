@@ -14,17 +14,18 @@ from typing import Any, TypeAlias
 import torch
 from attrs import evolve, frozen
 
+from executor.capture_loop import Forward
 from executor.context import set_forward_context
 from executor.dflash import DFlashCudaGraphManager
 from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
+from executor.guide import CaptureOptions
 from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
 from executor.inputs.dummy import random_batch
 from executor.inputs.kv_cache import NULL_BLOCK, PAD_SLOT_ID, KVCacheConfig, PagedKVCache
-from executor.manager import Forward, Progress
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
 from executor.parallel import ParallelInfo
 from executor.records import CaptureReport
@@ -124,8 +125,7 @@ class DraftRunner:
         self,
         progress_bar_desc: str = "Capturing draft CUDA graphs",
         *,
-        progress: Progress | None = None,
-        inspect: bool = False,
+        options: CaptureOptions | None = None,
     ) -> CaptureReport:
         """Captures the family with nothing to sample and no place for context rows.
 
@@ -133,9 +133,7 @@ class DraftRunner:
             InputError: there is no manager.
         """
         self.buffers.make_inert()
-        return self._manager.capture(
-            *self._capture_inputs, progress_bar_desc, progress=progress, inspect=inspect
-        )
+        return self._manager.capture(*self._capture_inputs, progress_bar_desc, options=options)
 
     def create_forward_fn(self, desc: BatchExecutionDescriptor, warmup: bool) -> Forward:
         """The forward that an entry is captured with, prologue included.

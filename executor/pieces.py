@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from attrs import define, field, frozen
+from attrs import define, field
 
 from executor.backends.base import Backend, GraphPool, Recorder, Recording
 from executor.breaks import recording_pieces
@@ -13,22 +13,30 @@ from executor.breaks import recording_pieces
 Step: TypeAlias = Callable[[], None]
 
 
-@frozen(eq=False)
+@define(eq=False)
 class EntryGraphs:
     """What replays one entry. ``outputs`` are the persistent outputs of the forward."""
 
     steps: tuple[Step, ...]
     recordings: tuple[Recording, ...]
     outputs: Any
+    _counts: list[int] = field(factory=lambda: [0])
+    _index: int = 0
+
+    def count_in(self, counts: list[int], index: int) -> None:
+        """From here on each replay adds one to ``counts[index]``."""
+        self._counts, self._index = counts, index
 
     def replay(self) -> Any:
         """Runs all steps in order and returns the outputs."""
+        self._counts[self._index] += 1
         for step in self.steps:
             step()
         return self.outputs
 
     def release(self) -> None:
         """Gives all graphs back."""
+        self.steps = tuple(recording.replay for recording in self.recordings[:1])  # which then says why not
         for recording in self.recordings:
             recording.release()
 
@@ -47,7 +55,7 @@ def record_whole(backend: Backend, pool: GraphPool, work: Callable[[], Any]) -> 
     except BaseException:
         recorder.abort()
         raise
-    return EntryGraphs((recording.replay,), (recording,), outputs)
+    return EntryGraphs((recording.launcher(),), (recording,), outputs)
 
 
 def record_pieces(backend: Backend, pool: GraphPool, work: Callable[[], Any]) -> EntryGraphs:
@@ -113,7 +121,7 @@ class _Pieces:
         detached = self.backend.detached([(call.args, call.kwargs) for call in calls], self.pool)
         for call, (args, kwargs) in zip(calls, detached, strict=True):
             call.args, call.kwargs = args, kwargs
-        return tuple(step if isinstance(step, _Call) else step.replay for step in self.steps)
+        return tuple(step if isinstance(step, _Call) else step.launcher() for step in self.steps)
 
     def abort(self) -> None:
         if self.recorder is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from executor.backends.base import Digests
 from planner.descriptors import PlanEntry
 from planner.documents.data import entry_data
 
@@ -17,8 +18,9 @@ class CaptureRecord:
 
     ``warmup_seconds`` is the forward ahead of the recording, ``seconds`` the recording with making it
     ready to launch. ``num_bytes`` is what pool and graph grew by, ``num_graphs`` how many graphs the
-    entry took: one, or a piece more than it has marked operations. ``digest`` is a SHA-256 over what
-    was recorded. ``error`` says why there is no graph, ``fix`` what would help.
+    entry took: one, or a piece more than it has marked operations. ``num_warmups`` counts the forwards
+    ahead of the recording. ``digests`` are over what was recorded. ``error`` says why there is no graph,
+    ``fix`` what would help.
     """
 
     entry: PlanEntry
@@ -27,14 +29,17 @@ class CaptureRecord:
     num_bytes: int = 0
     num_nodes: int | None = None
     num_graphs: int = 0
-    digest: str | None = None
+    num_warmups: int = 0
+    digests: Digests | None = None
     error: str | None = None
     fix: str | None = None
 
     def as_json(self) -> Mapping[str, Any]:
         """The record as JSON has it; entry fields that are not set are left out."""
-        measured = ("warmup_seconds", "seconds", "num_bytes", "num_nodes", "num_graphs", "digest")
+        measured = ("warmup_seconds", "seconds", "num_bytes", "num_nodes", "num_graphs", "num_warmups")
         told = {name: getattr(self, name) for name in (*measured, "error", "fix")}
+        if self.digests is not None:
+            told.update(kernel_digest=self.digests.kernels, topology_digest=self.digests.topology)
         return {
             **entry_data(self.entry),
             **{name: value for name, value in told.items() if value is not None},
@@ -43,12 +48,13 @@ class CaptureRecord:
 
 @frozen(kw_only=True)
 class CaptureReport:
-    """How the capture of a family went; ``seconds`` is the whole loop."""
+    """How the capture of a family went; ``seconds`` is the whole loop, ``num_remaining`` what it left."""
 
     family: str
     device: str
     seconds: float
     records: tuple[CaptureRecord, ...]
+    num_remaining: int = 0
 
     @property
     def captured(self) -> tuple[CaptureRecord, ...]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
+from executor.capture_loop import Forward
 from executor.context import ForwardContext, set_forward_context
 from executor.dispatching import Key, graph_key, is_v1
 from executor.dp_metadata import same_tokens_across_dp
@@ -24,7 +25,7 @@ from executor.inputs.buffers import InputBuffers
 from executor.inputs.dummy import prepare_inputs_to_capture, random_batch
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.inputs.microbatches import Microbatches
-from executor.manager import CudaGraphManager, Forward
+from executor.manager import CudaGraphManager
 from executor.models.qwen3 import Decoder
 from executor.parallel import ParallelInfo
 from planner.batches import Agreement

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from attrs import frozen
 
+from executor.capture_loop import CreateForward
 from executor.dispatching import graph_key
-from executor.manager import CreateForward, CudaGraphManager
+from executor.manager import CudaGraphManager
 from executor.trees import map_tensors, tensors_of
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry
 from planner.modes import CUDAGraphMode

@@ -28,6 +28,7 @@ from attrs import evolve
 from executor.capturing import Rig, StandIn
 from executor.dflash import DFlashCudaGraphManager
 from executor.dispatching import graph_key
+from executor.guide import CaptureOptions
 from executor.manager import CudaGraphManager
 from executor.models.config import DecoderConfig, DFlashConfig
 from executor.verify import verify_entries
@@ -143,8 +144,8 @@ def one_loop(options: argparse.Namespace) -> dict[str, Any]:
     before = used_mib(options)
     started = time.perf_counter()
     if options.loop != "textbook":
-        warm_up: Any = "first" if options.loop == "first" else "each"
-        kept: Any = rig.manager.capture(rig.target.create_forward_fn, warm_up=warm_up)
+        how = CaptureOptions(warm_up="first", below_autograd=True) if options.loop == "first" else None
+        kept: Any = rig.manager.capture(rig.target.create_forward_fn, options=how)
         require(not kept.failed, kept.failed)
     else:
         kept = textbook(rig, plan.entries("target"))
@@ -181,7 +182,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     capture = rig.manager.capture(rig.target.create_forward_fn)
     started = time.perf_counter()
     inspected = rig.manager._graphs  # noqa: SLF001 - compared with the graphs below the manager
-    digests = [recording.digest() for graphs in inspected.values() for recording in graphs.recordings]
+    digests = [recording.digests() for graphs in inspected.values() for recording in graphs.recordings]
     inspect_seconds = time.perf_counter() - started
     steps = {}
     for tokens in (1, 8, 64, 512):
@@ -213,7 +214,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
 
 def verified_first(rig: Rig) -> dict[str, Any]:
     """Every entry once more, captured with the first one warmed up alone."""
-    captured = rig.manager.capture(rig.target.create_forward_fn, warm_up="first")
+    captured = rig.manager.capture(rig.target.create_forward_fn, options=CaptureOptions(warm_up="first"))
     require(not captured.failed, captured.failed)
     return verified(
         verify_entries(rig.manager, rig.target.create_forward_fn, rig.target.fill, rig.target.replay_context)

@@ -6,17 +6,44 @@ recording is begun, ended, undone and played back.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from attrs import frozen
 
 from executor.errors import CaptureError
 
 
 class MemoryBudgetError(CaptureError):
     """An entry that would take more memory than the capture was allowed."""
+
+
+@frozen
+class Digests:
+    """SHA-256 of a recording: of the names of its kernels, and of all its nodes, shapes and edges."""
+
+    kernels: str
+    topology: str
+
+    @classmethod
+    def of(cls, kernels: Iterable[str], lines: Iterable[str]) -> Digests:
+        """Digests over the set of kernels, and over lines that describe nodes and edges in order."""
+        return cls(_sha256(sorted(set(kernels))), _sha256(lines))
+
+
+def joined(digests: Sequence[Digests]) -> Digests:
+    """Digests of several recordings, such as the pieces of one entry, in their order."""
+    if len(digests) == 1:
+        return digests[0]
+    return Digests(_sha256(each.kernels for each in digests), _sha256(each.topology for each in digests))
+
+
+def _sha256(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 class Recording(ABC):
@@ -32,10 +59,21 @@ class Recording(ABC):
         """Runs what was recorded, on the addresses that it was recorded with."""
 
     @abstractmethod
-    def digest(self) -> str | None:
-        """SHA-256 over the names and the order of what was recorded; ``None`` where it is not known.
+    def launcher(self) -> Callable[[], None]:
+        """What replays at the least cost; not to be called once the recording is released."""
+
+    @abstractmethod
+    def digests(self) -> Digests | None:
+        """Digests of what was recorded; ``None`` where it is not known.
 
         Equal recordings of two processes have equal digests, wherever their memory lies.
+        """
+
+    def wait_until_ready(self) -> None:  # noqa: B027 - most recordings are ready when they are made
+        """Waits until the recording can be replayed.
+
+        Raises:
+            CaptureError: it cannot, for want of memory for instance.
         """
 
     @abstractmethod

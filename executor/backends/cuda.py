@@ -8,16 +8,17 @@ generator believes that it is still being captured. ``CudaRecorder.abort`` sees 
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import torch
 from attrs import define, field
 
-from executor.backends.base import Backend, GraphPool, MemoryBudgetError, Recorder, Recording
+from executor.backends.base import Backend, Digests, GraphPool, MemoryBudgetError, Recorder, Recording
 from executor.backends.cuda_driver import capture_is_active, restart_capture
 from executor.backends.cuda_nodes import describe_nodes, num_nodes
 from executor.errors import CaptureError, ReplayError
@@ -91,6 +92,7 @@ class CudaRecording(Recording):
 
     graph: torch.cuda.CUDAGraph | None
     pool: CudaPool
+    instantiated: Future[None]
 
     @property
     def num_nodes(self) -> int | None:
@@ -103,13 +105,24 @@ class CudaRecording(Recording):
             raise ReplayError("the graph was released; capture it again")
         self.graph.replay()
 
-    def digest(self) -> str | None:
+    def launcher(self) -> Callable[[], None]:
+        """PyTorch's own method, without the Python around it."""
+        if self.graph is None:
+            return self.replay
+        return super(torch.cuda.CUDAGraph, self.graph).replay
+
+    def digests(self) -> Digests | None:
         """Over node types, kernel names, launch shapes and edges, where the bindings are installed."""
         described = None if self.graph is None else describe_nodes(self.graph)
-        return None if described is None else hashlib.sha256(described.encode()).hexdigest()
+        return None if described is None else Digests.of(*described)
+
+    def wait_until_ready(self) -> None:
+        """Waits for the thread that instantiates the graph."""
+        self.instantiated.result()
 
     def release(self) -> None:
         """Destroys the graph."""
+        wait([self.instantiated])
         if self.graph is not None:
             self.graph.reset()
             self.graph = None
@@ -121,6 +134,7 @@ class CudaRecorder(Recorder):
     """One capture on the current stream, which is the session's."""
 
     pool: CudaPool
+    worker: Executor
     graph: torch.cuda.CUDAGraph = field(factory=lambda: torch.cuda.CUDAGraph(keep_graph=True))
     stream: torch.cuda.Stream = field(factory=torch.cuda.current_stream)
     began_with: int = 0
@@ -133,20 +147,16 @@ class CudaRecorder(Recorder):
         self.graph.capture_begin(pool=handle, capture_error_mode=CAPTURE_MODE)
 
     def end(self) -> CudaRecording:
-        """Ends the capture and makes the graph ready to launch.
-
-        Raises:
-            CaptureError: the graph cannot be made ready, for want of memory for instance.
-        """
+        """Ends the capture; the graph is made ready to launch while the next one is recorded."""
         with warnings.catch_warnings():
             # A piece between two marked operations may well be empty.
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             self.graph.capture_end()
         self.ended = True
         self._count()
-        self.graph.instantiate()
+        instantiated = self.worker.submit(self.graph.instantiate)
         self.pool.joined()
-        return CudaRecording(self.graph, self.pool)
+        return CudaRecording(self.graph, self.pool, instantiated)
 
     def abort(self) -> None:
         """Drops the capture in a way that lets PyTorch clean up after it.
@@ -178,6 +188,9 @@ class CudaBackend(Backend):
         index = device.index if ":" in str(device) else torch.cuda.current_device()
         self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)
+        self._worker = ThreadPoolExecutor(
+            1, "graphplan-instantiate", initializer=partial(torch.cuda.set_device, self.device)
+        )
 
     def new_pool(self) -> CudaPool:
         """A pool whose graphs are recorded on this backend's stream."""
@@ -213,7 +226,7 @@ class CudaBackend(Backend):
         """A recorder into ``pool``."""
         if not isinstance(pool, CudaPool) or pool.device != self.device:
             raise CaptureError("the pool belongs to another device; share pools among managers of one device")
-        return CudaRecorder(pool)
+        return CudaRecorder(pool, self._worker)
 
     def used_bytes(self, pool: GraphPool) -> int:
         """The pool, and what the driver holds beyond PyTorch's allocator, graphs among it."""

@@ -31,8 +31,10 @@ def num_nodes(graph: torch.cuda.CUDAGraph) -> int | None:
     return int(_checked(driver.cuGraphGetNodes(graph.raw_cuda_graph(), 0))[1])
 
 
-def describe_nodes(graph: torch.cuda.CUDAGraph) -> str | None:
-    """One line a node - type, kernel, grid, block, shared memory - then the edges.
+def describe_nodes(graph: torch.cuda.CUDAGraph) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The names of all kernels, and the graph in lines: its nodes in order, then its edges.
+
+    A node's line has its type, and of a kernel its name, grid, block and shared memory.
 
     Addresses are left out: the text of two processes is the same if they recorded the same work.
     """
@@ -45,7 +47,7 @@ def describe_nodes(graph: torch.cuda.CUDAGraph) -> str | None:
     numbers = {int(node): number for number, node in enumerate(nodes)}
     names: dict[int, str] = {}
     lines = [_line(driver, node, names) for node in nodes]
-    return "\n".join((*lines, *_edges(driver, raw, numbers)))
+    return tuple(names.values()), (*lines, *_edges(driver, raw, numbers))
 
 
 def _line(driver: Any, node: Any, names: dict[int, str]) -> str:

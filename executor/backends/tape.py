@@ -8,8 +8,7 @@ read after another recording was replayed has been overwritten, again as on a GP
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -17,7 +16,7 @@ import torch
 from attrs import define, field, frozen
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from executor.backends.base import Backend, GraphPool, MemoryBudgetError, Recorder, Recording
+from executor.backends.base import Backend, Digests, GraphPool, MemoryBudgetError, Recorder, Recording
 from executor.errors import CaptureError, ReplayError
 from executor.trees import tensors_of
 
@@ -219,9 +218,14 @@ class TapeRecording(Recording):
             for call in self.calls:
                 call.run()
 
-    def digest(self) -> str:
-        """Over the calls' names, shapes, types and scalars, and which results they read."""
-        return hashlib.sha256("\n".join(_lines(self.calls or ())).encode()).hexdigest()
+    def launcher(self) -> Callable[[], None]:
+        """``replay`` itself."""
+        return self.replay
+
+    def digests(self) -> Digests:
+        """Over the calls' names, and over their shapes, types, scalars and which results they read."""
+        calls = self.calls or ()
+        return Digests.of((str(call.function) for call in calls), _lines(calls))
 
     def release(self) -> None:
         """Drops the calls."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from attrs import evolve
 
+from executor.capture_loop import CreateForward
 from executor.check.memory import Memory, address_of
 from executor.check.modes import observed
 from executor.check.observer import WARM_UP, Observer
@@ -17,7 +18,6 @@ from executor.check.places import Places
 from executor.check.report import CaptureFault, CheckReport, Code, fault, merged
 from executor.check.trace import differences
 from executor.errors import InputError
-from executor.manager import CreateForward
 from planner.describe import label
 from planner.descriptors import PlanEntry
 from planner.modes import CUDAGraphMode

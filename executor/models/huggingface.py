@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from attrs import define, field
 
+from executor.capture_loop import Forward
 from executor.dispatching import Key
 from executor.errors import InputError, ModelError
-from executor.manager import CudaGraphManager, Forward
+from executor.manager import CudaGraphManager
 from executor.models.static_cache import PAD_POSITION, StaticKVCache
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable

@@ -23,7 +23,7 @@ from planner.errors import MachineError
 if TYPE_CHECKING:
     from executor.capturing import FamilyOutcome, Outcome, StandIn
     from executor.check import CheckReport
-    from executor.manager import Progress
+    from executor.guide import Progress
 
 MIB = 2**20
 
@@ -102,6 +102,7 @@ def _stand_in(plan: Plan, options: Mapping[str, Any], *, check: bool) -> StandIn
 
 def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quiet: bool) -> Outcome:
     from executor.capturing import capture_plan
+    from executor.guide import CaptureOptions
 
     budget = options["memory_budget"]
     with _progress(quiet=quiet) as progress:
@@ -110,8 +111,7 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
             stand_in,
             options["device"],
             memory_budget=None if budget is None else budget * MIB,
-            progress=progress,
-            inspect=True,
+            options=CaptureOptions(progress=progress, inspect=True),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from executor.guide import CaptureOptions
 from executor.manager import CudaGraphManager
 from executor.verify import verify_entries
 from planner.descriptors import BatchExecutionDescriptor
@@ -127,10 +128,14 @@ def test_every_entry_agrees_with_eager_and_with_itself() -> None:
 
 
 def test_records_know_nodes_bytes_and_digest_of_a_graph() -> None:
-    report = CudaGraphManager(sizes_plan(*SIZES)).capture(gpu_toy().create_forward, inspect=True)
-    again = CudaGraphManager(sizes_plan(*SIZES)).capture(gpu_toy().create_forward, inspect=True)
+    report = CudaGraphManager(sizes_plan(*SIZES)).capture(
+        gpu_toy().create_forward, options=CaptureOptions(inspect=True)
+    )
+    again = CudaGraphManager(sizes_plan(*SIZES)).capture(
+        gpu_toy().create_forward, options=CaptureOptions(inspect=True)
+    )
     assert all(record.num_nodes and record.num_nodes >= 4 for record in report.records)
-    assert [record.digest for record in report.records] == [record.digest for record in again.records]
+    assert [record.digests for record in report.records] == [record.digests for record in again.records]
 
 
 def test_random_numbers_differ_from_replay_to_replay() -> None:

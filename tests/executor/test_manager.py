@@ -10,6 +10,7 @@ import torch
 
 from executor.backends.tape import TapePool
 from executor.errors import CaptureError, ReplayError
+from executor.guide import CaptureOptions
 from executor.manager import CudaGraphManager
 from executor.records import CaptureRecord
 from planner.descriptors import BatchExecutionDescriptor
@@ -230,20 +231,20 @@ def test_progress_is_told_after_each_entry() -> None:
     def progress(desc: str, done: int, total: int, record: CaptureRecord) -> None:
         seen.append((desc, done, total, record.entry.num_tokens))
 
-    manager_of(4, 2).capture(Toy(4).create_forward, "Capturing", progress=progress)
+    manager_of(4, 2).capture(Toy(4).create_forward, "Capturing", options=CaptureOptions(progress=progress))
     assert seen == [("Capturing", 1, 2, 4), ("Capturing", 2, 2, 2)]
 
 
 def test_records_tell_time_bytes_nodes_and_digest() -> None:
-    report = manager_of(4, 2).capture(Toy(4).create_forward, inspect=True)
+    report = manager_of(4, 2).capture(Toy(4).create_forward, options=CaptureOptions(inspect=True))
     first, second = report.records
     assert first.num_bytes > 0
     assert first.num_nodes == second.num_nodes == 6
     assert first.seconds > 0
     assert first.warmup_seconds > 0
-    assert first.digest != second.digest
-    again = manager_of(4, 2).capture(Toy(4).create_forward, inspect=True)
-    assert [record.digest for record in again.records] == [first.digest, second.digest]
+    assert first.digests != second.digests
+    again = manager_of(4, 2).capture(Toy(4).create_forward, options=CaptureOptions(inspect=True))
+    assert [record.digests for record in again.records] == [first.digests, second.digests]
     assert report.as_json()["entries"][0]["num_tokens"] == 4
 
 
@@ -329,7 +330,7 @@ def test_warming_up_the_first_entry_of_a_mode_only_gives_the_same_graphs() -> No
         return toy.create_forward(desc, warmup)
 
     manager = manager_of(8, 4, 2)
-    assert not manager.capture(create, warm_up="first").failed
+    assert not manager.capture(create, options=CaptureOptions(warm_up="first")).failed
     assert asked == [(8, True), (8, False), (4, False), (2, False)]
     for size in (8, 4, 2):
         assert torch.equal(manager.run_fullgraph(batch(manager, size)), toy.run(size))
@@ -348,5 +349,5 @@ def test_an_entry_that_needs_its_warm_up_gets_it() -> None:
     toy = Lazy(8)
     toy.ready = set()
     manager = manager_of(2, 8)  # the second entry also needs longer outputs
-    assert not manager.capture(toy.create_forward, warm_up="first").failed
+    assert not manager.capture(toy.create_forward, options=CaptureOptions(warm_up="first")).failed
     assert torch.equal(manager.run_fullgraph(batch(manager, 8)), toy.run(8))

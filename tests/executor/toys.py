@@ -9,7 +9,7 @@ import torch
 from attrs import define, field
 
 from executor.breaks import graph_break
-from executor.manager import Forward
+from executor.capture_loop import Forward
 from planner import Plan, load_plan
 from planner.descriptors import BatchExecutionDescriptor
 from planner.modes import CUDAGraphMode

@@ -138,7 +138,7 @@ def test_a_released_recording_cannot_be_replayed() -> None:
 
 
 def test_equal_recordings_have_equal_digests_and_others_do_not() -> None:
-    digests = [record(STEPS[name], torch.ones(4, 4))[0].digest() for name in ("softmax", "softmax", "norm")]
+    digests = [record(STEPS[name], torch.ones(4, 4))[0].digests() for name in ("softmax", "softmax", "norm")]
     assert digests[0] == digests[1] != digests[2]
 
 
@@ -151,4 +151,4 @@ def test_the_digest_tells_which_result_a_call_reads() -> None:
         a, b = x + 1, x + 1
         return a * b + b
 
-    assert record(one, torch.ones(2))[0].digest() != record(other, torch.ones(2))[0].digest()
+    assert record(one, torch.ones(2))[0].digests() != record(other, torch.ones(2))[0].digests()
