@@ -45,13 +45,22 @@ class EntryCapture:
 
 
 @frozen(kw_only=True)
+class OutputShape:
+    """Type and shape of a buffer for one tensor that the forward returns, long enough for every entry."""
+
+    dtype: str
+    shape: tuple[int, ...] = field(metadata=_COUNT)
+
+
+@frozen(kw_only=True)
 class CaptureRecordV1:
     """One capture of a plan's family on one rank; sizes in bytes, ``created`` in seconds since 1970.
 
     ``plan`` is the plan's ``stable_digest``. ``seconds`` is the whole run, ``peak_bytes`` the most that
     the device had allocated during it, ``pool_bytes`` what the graph pool holds, ``static_bytes`` the
     buffers that graphs read and write. ``device_bytes_before`` and ``device_bytes_after`` are the
-    device's used memory around the run. ``versions`` are those of the software that captured.
+    device's used memory around the run. ``outputs`` are the buffers of the forward's results.
+    ``versions`` are those of the software that captured.
     """
 
     plan: str
@@ -60,6 +69,7 @@ class CaptureRecordV1:
     environment: EnvironmentFingerprint
     model: ModelFingerprint
     entries: tuple[EntryCapture, ...] = ()
+    outputs: tuple[OutputShape, ...] = ()
     seconds: float = 0.0
     peak_bytes: int = 0
     pool_bytes: int = 0

@@ -26,6 +26,7 @@ Forward: TypeAlias = Callable[[CUDAGraphMode], Any]
 CreateForward: TypeAlias = Callable[[BatchExecutionDescriptor, bool], Forward]
 """Prepares the inputs of one entry; the flag says that the forward is for warming up only."""
 
+TRY_COLD = "it failed before under the same circumstances; a cold capture tries it again"
 LOWER_THE_MAXIMUM = "lower max_cudagraph_capture_size, or leave the graphs more memory"
 
 
@@ -56,6 +57,7 @@ class CaptureLoop:
         self._total = len(self.remaining)
         self._base = self.backend.used_bytes(self.pool)
         self._outside = self._base - self.pool.num_bytes
+        self.outputs.reserve_shapes(self.options.guide.outputs, self.backend.device)
 
     def run(self, most: int | None = None) -> float:
         """Captures up to ``most`` further entries and returns the seconds that it took.
@@ -77,13 +79,15 @@ class CaptureLoop:
         known = self.options.guide.known_errors.get(entry)
         if known is not None:
             self._settle()
-            self._done(CaptureRecord(entry=entry, error=known, fix="unchanged since it was last tried"))
+            self._done(CaptureRecord(entry=entry, error=known, fix=TRY_COLD))
             return
         made = [*self.records, *((self._pending[0],) if self._pending else ())]
         warm_up = self.options.warms_up(entry, made)
         record, graphs = self._attempt(entry, warm_up=warm_up)
         if record.error is not None and not warm_up:
+            # What it sets up on first use, or room for its outputs, was missing.
             record, graphs = self._attempt(entry, warm_up=True)
+            record = evolve(record, needed_warm_up=record.error is None)
         self._settle()
         if graphs is None:
             self._done(record)

@@ -6,13 +6,21 @@ weights. That is enough to know what a capture takes on a machine, and that ever
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
+from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
+from cache.keys import code_digest, stable_digest
+from cache.safe import SafeCache
+from executor.calls import NOTHING, Preloaded, noted, one_a_kernel
+from executor.capture_loop import CreateForward
 from executor.dflash import DFlashCudaGraphManager
 from executor.draft_runner import DraftRunner
 from executor.errors import ModelError
@@ -23,9 +31,10 @@ from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
 from executor.models.qwen3 import build_decoder
 from executor.records import CaptureReport
+from executor.restart import Circumstances, Restart, output_shapes
 from executor.runner import TargetRunner
 from executor.verify import Verdict, verify_entries
-from planner.descriptors import DFLASH_CONTEXT_KV
+from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry
 from planner.documents.plan import DRAFT, TARGET, Plan
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -103,10 +112,19 @@ def _drafter(plan: Plan, draft: Mapping[str, object] | None, target: DecoderConf
 
 @frozen(kw_only=True)
 class FamilyOutcome:
-    """How one family went; ``verdicts`` is empty where nothing was verified."""
+    """How one family went; ``verdicts`` is empty where nothing was verified.
+
+    ``restart`` is what the cache knew, None without a cache; ``preloaded`` the calls that loaded kernels
+    ahead. ``ready_seconds`` is the time until serving could begin, ``differing`` the entries whose
+    graphs are not those of the record.
+    """
 
     report: CaptureReport
     verdicts: tuple[Verdict, ...] = ()
+    restart: Restart | None = None
+    preloaded: Preloaded = NOTHING
+    ready_seconds: float = 0.0
+    differing: tuple[PlanEntry, ...] = ()
 
     @property
     def wrong(self) -> tuple[Verdict, ...]:
@@ -127,6 +145,14 @@ class Outcome:
         return all(not family.report.failed and not family.wrong for family in self.families)
 
 
+@frozen(kw_only=True)
+class Warmth:
+    """How to use a cache: serving begins once ``ready_after`` of the recorded traffic is covered."""
+
+    cache: SafeCache
+    ready_after: float = 1.0
+
+
 def capture_plan(
     plan: Plan,
     stand_in: StandIn,
@@ -135,16 +161,22 @@ def capture_plan(
     memory_budget: int | None = None,
     options: CaptureOptions | None = None,
     verify: bool = True,
+    warmth: Warmth | None = None,
 ) -> Outcome:
     """Captures the families of ``plan`` that the reference models have, into one pool, in their order.
+
+    With ``warmth``, what a cache knows of the same capture is used, and what is new is kept in it.
 
     Raises:
         CaptureError: the device is none that graphs are recorded on.
         ModelError: the models do not fit each other.
     """
     rig = Rig.build(plan, stand_in, device, memory_budget=memory_budget)
+    options = options or CaptureOptions()
     families = [
-        FamilyOutcome(report=part.capture(options=options), verdicts=part.verify() if verify else ())
+        _capture_part(part, options, verify=verify)
+        if warmth is None
+        else _capture_warm(part, options, warmth, circumstances(plan, part, stand_in), verify=verify)
         for part in rig.parts()
     ]
     served = {family.report.family for family in families}
@@ -152,10 +184,69 @@ def capture_plan(
     return Outcome(families=tuple(families), left_out=left_out)
 
 
+def _capture_part(part: Part, options: CaptureOptions, *, verify: bool) -> FamilyOutcome:
+    report = part.capture(options=options)
+    return FamilyOutcome(
+        report=report, verdicts=part.verify() if verify else (), ready_seconds=report.seconds
+    )
+
+
+def _capture_warm(
+    part: Part, options: CaptureOptions, warmth: Warmth, about: Circumstances, *, verify: bool
+) -> FamilyOutcome:
+    manager = part.manager
+    restart = Restart.look_up(warmth.cache, about)
+    began = time.perf_counter()
+    preloaded = restart.prepare(manager.device)
+    guide = restart.guide(manager.entries, warmth.ready_after)
+    report = part.capture(options=evolve(options, guide=guide, inspect=True))
+    ready_seconds = time.perf_counter() - began
+    if report.num_remaining:
+        report = manager.capture_more(report.num_remaining)
+    verdicts = part.verify() if verify else ()
+    differing = restart.differing(report)
+    if not restart.is_warm or differing or any(made.needed_warm_up for made in report.records):
+        calls = noted(part.create_forward_fn, [made.entry for made in report.captured])
+        restart.remember(
+            report,
+            outputs=output_shapes(manager.output_buffers),
+            calls=one_a_kernel(calls, manager.device),
+            errors={verdict.entry: verdict.error for verdict in verdicts},
+            measured={"pool_bytes": manager.pool.num_bytes},
+        )
+    return FamilyOutcome(
+        report=report,
+        verdicts=verdicts,
+        restart=restart,
+        preloaded=preloaded,
+        ready_seconds=ready_seconds,
+        differing=differing,
+    )
+
+
+def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
+    """What a capture of ``part`` with stand-in models is looked up by."""
+    shapes = f"{stand_in.model}\n{stand_in.draft}\n{stand_in.max_model_len}"
+    return Circumstances(
+        plan=stable_digest(plan),
+        family=part.manager.family,
+        environment=EnvironmentFingerprint.current(part.manager.device),
+        model=ModelFingerprint.of(
+            plan.deployment,
+            code=code_digest(Path(__file__).parent),
+            config=hashlib.sha256(shapes.encode()).hexdigest(),
+            dtype=str(stand_in.dtype).removeprefix("torch."),
+        ),
+        model_name=plan.name or "",
+    )
+
+
 @frozen(kw_only=True)
 class Part:
     """One family of a rig: how it is captured and verified."""
 
+    manager: CudaGraphManager
+    create_forward_fn: CreateForward
     capture: Callable[..., CaptureReport]
     verify: Callable[[], tuple[Verdict, ...]]
 
@@ -221,6 +312,8 @@ class Rig:
     def parts(self) -> Iterator[Part]:
         """The families of the rig, target first."""
         yield Part(
+            manager=self.manager,
+            create_forward_fn=self.target.create_forward_fn,
             capture=partial(self.manager.capture, self.target.create_forward_fn, "Capturing target"),
             verify=lambda: verify_entries(
                 self.manager,
@@ -234,6 +327,8 @@ class Rig:
         if draft is not None and draft.manager is not None:
             manager = draft.manager
             yield Part(
+                manager=manager,
+                create_forward_fn=draft.create_forward_fn,
                 capture=partial(draft.capture, "Capturing draft"),
                 verify=lambda: verify_entries(manager, draft.create_forward_fn, draft.fill),
             )

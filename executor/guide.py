@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 from attrs import field, frozen
 
+from cache.captures import OutputShape
 from executor.records import CaptureRecord
 from planner.descriptors import PlanEntry
 
@@ -24,7 +25,7 @@ class CaptureGuide:
     ``order`` are entries to capture ahead of all others, ``ready`` how many of them have to be there
     before ``capture`` returns (``None``: all entries), ``known_errors`` entries that are not tried, and
     why. ``warmed_by_record`` says that kernels are loaded already, so that only ``warm_ups`` need their
-    forward.
+    forward; ``outputs`` are then the shapes to reserve for what the forward returns.
     """
 
     order: tuple[PlanEntry, ...] = ()
@@ -32,6 +33,7 @@ class CaptureGuide:
     known_errors: Mapping[PlanEntry, str] = field(factory=dict)
     warmed_by_record: bool = False
     warm_ups: Collection[PlanEntry] = frozenset()
+    outputs: tuple[OutputShape, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -88,6 +88,11 @@ class CudaGraphManager:
         return limit or max((entry.num_reqs or entry.num_tokens for entry in self.entries), default=0)
 
     @property
+    def output_buffers(self) -> tuple[torch.Tensor, ...]:
+        """Where replays leave what the forward returns, each long enough for the largest entry."""
+        return self._outputs.tensors
+
+    @property
     def captured_entries(self) -> tuple[PlanEntry, ...]:
         """Entries that have a graph, in capture order."""
         return self._captured

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 
+from cache.captures import OutputShape
 from executor.errors import CaptureError
 from executor.trees import map_tensors, tensors_of
 
@@ -45,6 +48,25 @@ class OutputBuffers:
             if leaf.dim() and leaf.shape[0] > buffer.shape[0]:
                 # Entries that were recorded already keep the shorter buffer.
                 self._buffers[index] = _buffer_like(leaf)
+
+    def reserve_shapes(self, shapes: Sequence[OutputShape], device: torch.device) -> None:
+        """Makes room for outputs as an earlier capture recorded them, unless there is room already.
+
+        A type that this PyTorch does not have leaves the room to be made by a warm-up forward.
+        """
+        dtypes = [getattr(torch, shape.dtype, None) for shape in shapes]
+        if self._buffers or not all(isinstance(dtype, torch.dtype) for dtype in dtypes):
+            return
+        with suppress(RuntimeError):  # no such memory here: warm-up forwards tell what is needed
+            self._buffers = [
+                torch.empty(shape.shape, dtype=dtype, device=device)
+                for shape, dtype in zip(shapes, dtypes, strict=True)
+            ]
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """The buffers, in the order in which the forward returns its tensors."""
+        return tuple(self._buffers)
 
     def keep(self, outputs: Any) -> Any:
         """Copies ``outputs`` into the buffers and returns the same tree over the buffers.

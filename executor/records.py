@@ -20,7 +20,7 @@ class CaptureRecord:
     ready to launch. ``num_bytes`` is what pool and graph grew by, ``num_graphs`` how many graphs the
     entry took: one, or a piece more than it has marked operations. ``num_warmups`` counts the forwards
     ahead of the recording. ``digests`` are over what was recorded. ``error`` says why there is no graph,
-    ``fix`` what would help.
+    ``fix`` what would help; ``needed_warm_up`` that recording failed without a warm-up forward.
     """
 
     entry: PlanEntry
@@ -30,6 +30,7 @@ class CaptureRecord:
     num_nodes: int | None = None
     num_graphs: int = 0
     num_warmups: int = 0
+    needed_warm_up: bool = False
     digests: Digests | None = None
     error: str | None = None
     fix: str | None = None

@@ -69,6 +69,10 @@ class Recording(ABC):
         Equal recordings of two processes have equal digests, wherever their memory lies.
         """
 
+    def kernel_names(self) -> frozenset[str] | None:
+        """Names of what was recorded; ``None`` where they are not known."""
+        return None
+
     def wait_until_ready(self) -> None:  # noqa: B027 - most recordings are ready when they are made
         """Waits until the recording can be replayed.
 

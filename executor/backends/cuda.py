@@ -116,6 +116,11 @@ class CudaRecording(Recording):
         described = None if self.graph is None else describe_nodes(self.graph)
         return None if described is None else Digests.of(*described)
 
+    def kernel_names(self) -> frozenset[str] | None:
+        """Names of the graph's kernels, where the bindings are installed."""
+        described = None if self.graph is None else describe_nodes(self.graph)
+        return None if described is None else frozenset(described[0])
+
     def wait_until_ready(self) -> None:
         """Waits for the thread that instantiates the graph."""
         self.instantiated.result()

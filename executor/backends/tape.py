@@ -227,6 +227,10 @@ class TapeRecording(Recording):
         calls = self.calls or ()
         return Digests.of((str(call.function) for call in calls), _lines(calls))
 
+    def kernel_names(self) -> frozenset[str]:
+        """Names of the calls."""
+        return frozenset(str(call.function) for call in self.calls or ())
+
     def release(self) -> None:
         """Drops the calls."""
         self.calls = None
