@@ -15,8 +15,8 @@ from planner.cli.blocks import Block, Row
 from planner.cli.files import naming, read_plan, shown_name
 from planner.cli.options import count, examples
 from planner.cli.render import is_terminal, show
-from planner.cli.streams import write_stdout
-from planner.describe import label
+from planner.cli.streams import write_stderr, write_stdout
+from planner.describe import counted, label
 from planner.documents.plan import TARGET, Plan
 from planner.errors import MachineError
 
@@ -24,8 +24,14 @@ if TYPE_CHECKING:
     from executor.capturing import FamilyOutcome, Outcome, StandIn
     from executor.check import CheckReport
     from executor.guide import Progress
+    from executor.restart import Restart
 
 MIB = 2**20
+
+NAMED = 5
+"""Entries that a message names before it counts the others."""
+
+SHARE = click.FloatRange(0, 1)
 
 
 @click.command(
@@ -34,6 +40,7 @@ MIB = 2**20
         "planner capture plan.yaml --device cpu --shrink",
         "planner capture plan.yaml --device cuda",
         "planner capture plan.yaml --model config.json --device cuda --memory-budget 2048 --json",
+        "planner capture plan.yaml --cache /var/cache/graphplan --ready-after 0.99",
         "planner capture plan.yaml --shrink --check     # needs no GPU",
     ),
 )
@@ -51,6 +58,15 @@ MIB = 2**20
 )
 @click.option("--seed", type=count(0), default="0", show_default=True, help="Seed of the random weights.")
 @click.option("--memory-budget", type=count(1), metavar="MIB", help="What all graphs may take, in MiB.")
+@click.option("--cache", "directory", metavar="DIR", help="Use what this cache knows, and keep what is new.")
+@click.option("--cold", is_flag=True, help="Leave the cache alone.")
+@click.option(
+    "--ready-after",
+    type=SHARE,
+    default=1.0,
+    metavar="SHARE",
+    help="Serving begins once this share of the recorded traffic has its graphs; by default all entries.",
+)
 @click.option("--check", is_flag=True, help="Only look for what would break a capture; on the CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON.")
 @click.pass_context
@@ -59,6 +75,10 @@ def command(ctx: click.Context, /, plan: str, as_json: bool, check: bool, **opti
 
     The model is a stand-in: the shape of CONFIG with random weights, run in plain PyTorch. That tells
     whether every graph of the plan can be had here, and what the capture costs.
+
+    With --cache the capture is recorded, and the next one in the same circumstances goes by the record: it
+    loads kernels ahead instead of running warm-up forwards, captures the most used graphs first, and leaves
+    out those that failed. A cache that is broken or of another machine is told and never stops a capture.
 
     Exits with 1 if an entry could not be captured or differs from eager, and with 3 if the machine has
     no GPU or no PyTorch.
@@ -101,10 +121,15 @@ def _stand_in(plan: Plan, options: Mapping[str, Any], *, check: bool) -> StandIn
 
 
 def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quiet: bool) -> Outcome:
-    from executor.capturing import capture_plan
+    from cache.safe import SafeCache
+    from executor.capturing import Warmth, capture_plan
     from executor.guide import CaptureOptions
 
-    budget = options["memory_budget"]
+    budget, directory = options["memory_budget"], options["directory"]
+    warmth = None
+    if directory is not None and not options["cold"]:
+        cache = SafeCache(directory, warn=lambda line: write_stderr(f"planner: warning: {line}\n"))
+        warmth = Warmth(cache=cache, ready_after=options["ready_after"])
     with _progress(quiet=quiet) as progress:
         return capture_plan(
             plan,
@@ -112,6 +137,7 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
             options["device"],
             memory_budget=None if budget is None else budget * MIB,
             options=CaptureOptions(progress=progress, inspect=True),
+            warmth=warmth,
         )
 
 
@@ -153,8 +179,36 @@ def summary(outcome: Outcome) -> Iterator[Block]:
             f"entries in {report.seconds:.2f} s, {report.num_bytes / MIB:.1f} MiB",
             numbers=frozenset({1, 2, 3, 4}),
         )
+        if family.restart is not None:
+            yield Block(tuple(Row((line,)) for line in _restart(family, family.restart)), title="restart")
     for name in outcome.left_out:
         yield Block((Row((f"{name}: not captured, as the reference models have no such family",)),))
+
+
+def _restart(family: FamilyOutcome, restart: Restart) -> Iterator[str]:
+    """What the cache was good for."""
+    if not restart.is_warm:
+        yield f"cold, {restart.reason}" if restart.reason else "cold"
+        return
+    warm_ups = sum(made.num_warmups for made in family.report.records)
+    loaded, left_out = family.preloaded.made, family.preloaded.left_out
+    yield (
+        f"warm: ready after {family.ready_seconds:.2f} s, {counted(loaded, 'call')} loaded kernels ahead"
+        f"{f', {left_out} could not' if left_out else ''}; {counted(warm_ups, 'warm-up forward')}"
+    )
+    record = restart.record
+    if record is not None and restart.num_bytes is not None:
+        yield (
+            f"the graphs take {restart.num_bytes / MIB:.1f} MiB by the record, so no trial capture "
+            f"({record.seconds:.2f} s when it was cold) is needed to size the KV cache"
+        )
+    if family.differing:
+        names = ", ".join(label(entry) for entry in family.differing[:NAMED])
+        more = len(family.differing) - NAMED
+        yield (
+            f"warning: other graphs than the record has, in the same circumstances: {names}"
+            f"{f' and {more} more' if more > 0 else ''}; something changed that no fingerprint shows"
+        )
 
 
 def _rows(family: FamilyOutcome) -> Iterator[Row]:
@@ -186,6 +240,15 @@ def outcome_json(outcome: Outcome) -> Mapping[str, Any]:
             verdict = verdicts.get(made.entry)
             if verdict is not None:
                 entry["verified"] = {"error": verdict.error, "repeats": verdict.repeats, "ok": verdict.ok}
+        if family.restart is not None:
+            found["restart"] = {
+                "warm": family.restart.is_warm,
+                "reason": family.restart.reason,
+                "ready_seconds": family.ready_seconds,
+                "preloaded_calls": family.preloaded.made,
+                "recorded_bytes": family.restart.num_bytes,
+                "differing": [label(entry) for entry in family.differing],
+            }
         families.append(found)
     return {"ok": outcome.ok, "families": families, "left_out": list(outcome.left_out)}
 

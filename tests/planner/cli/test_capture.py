@@ -33,7 +33,8 @@ def test_json_has_everything_that_was_measured(run: Run) -> None:
     for family in found["families"]:
         for entry in family["entries"]:
             assert entry["verified"]["ok"]
-            assert entry["digest"]
+            assert entry["kernel_digest"]
+            assert entry["topology_digest"]
             assert entry["num_nodes"] > 0
 
 
@@ -95,3 +96,33 @@ def test_wrong_arguments_are_one_line(run: Run, arguments: tuple[str, ...], mess
     result = run("capture", PROLOGUE, *arguments)
     assert result.exit_code == 2
     assert message in one_line(result.stderr)
+
+
+def test_a_second_capture_with_a_cache_goes_by_the_first(run: Run, tmp_path: Path) -> None:
+    first = json.loads(run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c", "--json").stdout)
+    assert [family["restart"]["warm"] for family in first["families"]] == [False, False]
+    assert all(entry["num_warmups"] == 1 for family in first["families"] for entry in family["entries"])
+    second = run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c", "--json")
+    assert second.exit_code == 0
+    for family in json.loads(second.stdout)["families"]:
+        assert family["restart"]["warm"]
+        assert family["restart"]["preloaded_calls"] > 0
+        assert not family["restart"]["differing"]
+        assert all(entry["num_warmups"] == 0 for entry in family["entries"])
+        assert all(entry["verified"]["ok"] for entry in family["entries"])
+    shown = run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c").stdout
+    assert "no trial capture" in " ".join(shown.split())
+
+
+def test_cold_leaves_the_cache_alone(run: Run, tmp_path: Path) -> None:
+    result = run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c", "--cold", "--json")
+    assert result.exit_code == 0
+    assert "restart" not in json.loads(result.stdout)["families"][0]
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_cache_that_cannot_be_used_is_a_warning(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("no directory")
+    result = run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c")
+    assert result.exit_code == 0
+    assert result.stderr.count("warning: cache:") == 1
