@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from attrs import evolve
 
 from planner.documents.plan import TARGET, Finding, Plan, Severity
+from planner.engines.shared import lookup_runner
 from planner.rules.encoder import ENCODER
 from planner.verify.buffers import DRAFT_BUFFER, padded_decode_finding, prologues_found
 from planner.verify.checks import (
@@ -23,6 +24,8 @@ from planner.verify.counts import graph_count_found
 from planner.verify.coverage import TooManyRangesError
 from planner.verify.fixes import fixes_of
 from planner.verify.hole_findings import holes_found, told_once
+from planner.verify.lookup_fixes import lookup_fixes
+from planner.verify.lookup_holes import prefill_holes_found
 from planner.verify.problems import problems_of
 from planner.verify.ranks import disagreements_found
 from planner.verify.reachability import unreached_found
@@ -34,9 +37,10 @@ from planner.verify.trial import settings_behind
 def verify(plan: Plan) -> tuple[Finding, ...]:
     """Findings about the document, then family by family."""
     surveys = {family: _survey_of(plan, family) for family in plan.graphs}
+    is_vllm = lookup_runner(plan, TARGET) is None
     settings = settings_behind(plan)
     problems = problems_of([one for one in surveys.values() if one], settings.sizes if settings else None)
-    fixes = fixes_of(problems, settings)
+    fixes = fixes_of(problems, settings) if is_vllm else lookup_fixes(plan, problems)
     shared = told_once(holes_found(problems, fixes))
     padded = told_once(
         (survey.family, padded_decode_finding(one, fixes.of_code(DRAFT_BUFFER)))
@@ -81,6 +85,7 @@ def _family_findings(survey: Survey, holes: Sequence[Finding], sizes: Sequence[F
         return  # An encoder's batches are images, of which requests and their tokens tell nothing.
     yield from misaligned_found(survey)
     yield from holes
+    yield from prefill_holes_found(survey)
     yield from unreached_found(survey)
     yield from sizes
     yield from prologues_found(survey)

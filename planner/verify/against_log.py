@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from planner.describe import size_runs
 from planner.documents.deployment import Json
 from planner.documents.plan import TARGET, Finding, Plan, Severity
+from planner.engines.shared import lookup_runner
 from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.draft_autoregressive import DRAFT_DECODE
@@ -79,7 +80,16 @@ class _Planned:
 
 
 def compare_with_log(plan: Plan, said: ServerLog) -> Comparison:
-    """What differs between ``plan`` and what its server said."""
+    """What differs between ``plan`` and what its server said.
+
+    Raises:
+        PlanError: the plan is for another engine than vLLM, whose logs are not read.
+    """
+    if (runner := lookup_runner(plan, TARGET)) is not None:
+        raise PlanError(
+            f"the plan is for {runner}, and only logs of vllm are read; drop the log",
+            fields=("engine.name",),
+        )
     planned = _planned(plan)
     compared = (
         *_version(plan, said),

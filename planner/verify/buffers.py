@@ -33,7 +33,7 @@ class PaddedDecode:
 def padded_decode(survey: Survey) -> PaddedDecode | None:
     """The widest uniform decode batch that needs more rows than ``max_num_seqs`` requests have."""
     seqs, length = survey.domain.max_num_seqs, survey.domain.decode_query_len
-    if seqs is None or survey.plan.deployment.speculative is None:
+    if seqs is None or survey.plan.deployment.speculative is None or survey.domain.lookup is not None:
         return None
     rows = seqs * length
     beyond = [

@@ -10,6 +10,7 @@ from operator import ge
 from planner.describe import label
 from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
 from planner.documents.plan import TARGET, Finding, Plan, Severity
+from planner.engines.lookup import is_decode
 from planner.modes import CUDAGraphMode
 from planner.verify.survey import Survey
 
@@ -76,11 +77,8 @@ def _duplicates(family: str, same: Sequence[PlanEntry]) -> Iterator[Finding]:
 
 def misorder_found(survey: Survey) -> Iterator[Finding]:
     """The first entry that is captured after a smaller one of its mode, or FULL before PIECEWISE."""
-    bound = MAX_GRAPH_TOKENS + 1
-    ranks = [
-        entry.num_tokens + bound if entry.mode is CUDAGraphMode.PIECEWISE else entry.num_tokens
-        for entry in survey.entries
-    ]
+    by_requests = survey.domain.lookup is not None
+    ranks = [_rank_of_size(entry) if by_requests else _rank(entry) for entry in survey.entries]
     if all(map(ge, ranks, ranks[1:])):
         return
     after = next(index for index, (rank, following) in enumerate(pairwise(ranks), 1) if following > rank)
@@ -89,19 +87,35 @@ def misorder_found(survey: Survey) -> Iterator[Finding]:
         code="capture-order",
         message=f"graphs.{survey.family}: {label(survey.entries[after])} is captured after "
         f"{label(survey.entries[after - 1])}; with the largest first, the graph pool is allocated once",
-        fix="order PIECEWISE before FULL, each from the most tokens down",
+        fix="order prefill before decode, each from its largest size down"
+        if by_requests
+        else "order PIECEWISE before FULL, each from the most tokens down",
     )
+
+
+_BOUND = MAX_GRAPH_TOKENS + 1
+
+
+def _rank(entry: PlanEntry) -> int:
+    """What falls from entry to entry in vLLM's order of capture."""
+    return entry.num_tokens + _BOUND if entry.mode is CUDAGraphMode.PIECEWISE else entry.num_tokens
+
+
+def _rank_of_size(entry: PlanEntry) -> int:
+    """What falls from entry to entry where decode has its sizes in requests."""
+    return entry.num_reqs or entry.num_tokens if is_decode(entry) else entry.num_tokens + _BOUND
 
 
 def contradictions_found(survey: Survey) -> Iterator[Finding]:
     """Entries whose own fields no batch can meet together."""
+    by_requests = survey.domain.lookup is not None
     for group in survey.groups:
         for place, (full, tokens, reqs, count, _, _) in enumerate(group.shapes):
             fault = fix = None
             if reqs is None:
                 if full:
                     fault, fix = "a FULL graph needs num_reqs", "give num_reqs"
-            elif not full:
+            elif not full and not (by_requests and count is not None):
                 fault, fix = "a PIECEWISE graph serves any number of requests", "leave num_reqs out"
             elif reqs > tokens:
                 fault, fix = f"{reqs} requests have at least {reqs} tokens", f"num_tokens: {reqs}"

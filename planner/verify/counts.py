@@ -13,9 +13,9 @@ from planner.verify.survey import Survey
 
 
 def graph_count_found(survey: Survey) -> Iterator[Finding]:
-    """The number of recorded graphs of a family with PIECEWISE entries."""
+    """The number of recorded graphs of a vLLM family with PIECEWISE entries."""
     pieces = sum(len(group.cases) * sum(not full for full, *_ in group.shapes) for group in survey.groups)
-    if not pieces:
+    if not pieces or survey.domain.lookup is not None:
         return
     full, deployment = len(survey.entries) - pieces, survey.plan.deployment
     if survey.family == TARGET:

@@ -46,14 +46,15 @@ class Ladder:
     """Entries of one mode and LoRA case in the order of trial, from the smallest size up.
 
     ``entries[i]`` is tried by batches of at least ``firsts[i]`` tokens. ``by_count`` has the indexes
-    of each uniform token count. In an ``exact`` ladder those serve that count, and no other, with any
-    number of requests.
+    of each uniform token count. In an ``exact`` ladder those serve that count, and no other; with
+    ``any_requests``, for any number of requests.
     """
 
     entries: Sequence[PlanEntry]
     firsts: Sequence[int]
     by_count: Mapping[int | None, Sequence[int]]
     exact: bool = False
+    any_requests: bool = False
 
 
 # Dict classes: their frozen __init__ is the cheaper one, and a plan has thousands of these.
@@ -142,7 +143,7 @@ def _rungs(ladder: Ladder, batches: BatchClass) -> Iterator[_Rung]:
             if batches.num_ubatches > 1:
                 # A step whose tokens would all fit the first microbatch is not replayed (rules 6.1).
                 first = max(first, -(-entry.num_tokens // 2))
-        limit = _ANY_REQUESTS if entry.num_reqs is None or ladder.exact else entry.num_reqs
+        limit = _ANY_REQUESTS if entry.num_reqs is None or ladder.any_requests else entry.num_reqs
         if not group or limit > group[-1][0]:
             group.append((limit, entry))
     if group:

@@ -13,7 +13,9 @@ from attrs import evolve, frozen
 
 from planner.descriptors import PlanEntry
 from planner.documents.deployment import Deployment
-from planner.documents.plan import DRAFT, TARGET, Microbatching, Plan, ResolvedFamily
+from planner.documents.plan import DRAFT, TARGET, Lookup, Microbatching, Plan, ResolvedFamily
+from planner.engines.lookup import is_decode, lookup_table
+from planner.engines.shared import lookup_runner
 from planner.methods import DFLASH_METHODS, method_kind
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.draft_autoregressive import DRAFT_DECODE
@@ -59,7 +61,8 @@ class Domain:
     ``tiers`` are the scheduled query lengths, shortest first, each with its widest batch.
     ``has_mixed`` says that batches with prefill reach the family at all. ``max_num_seqs`` is
     ``None`` where a plan written by hand does not say it; the plan's largest entries are then taken
-    as the bounds.
+    as the bounds. ``lookup`` is there for engines other than vLLM, whose steps do not mix decode with
+    prefill: ``max_mixed_tokens`` bounds prefill alone.
     """
 
     runner: Runner
@@ -72,6 +75,8 @@ class Domain:
     max_loras: int
     microbatchings: tuple[Microbatching, ...] = ()
     has_mixed: bool = True
+    lookup: Lookup | None = None
+    max_mixed_tokens: int | None = None
 
     @property
     def decode_query_len(self) -> int:
@@ -83,10 +88,17 @@ class Domain:
         """Tokens of the largest batch."""
         return min(self.max_num_tokens, self.max_num_reqs * self.max_model_len)
 
+    @property
+    def last_mixed_tokens(self) -> int:
+        """Tokens of the largest batch that is no uniform decode."""
+        return min(self.last_tokens, self.max_mixed_tokens or self.last_tokens)
+
 
 def domain_of(plan: Plan, family: str) -> Domain:
     """The domain of ``family``, from what was resolved for it or else from its entries."""
     entries, deployment = plan.entries(family), plan.deployment
+    if (runner := lookup_runner(plan, family)) is not None:
+        return lookup_domain(plan, family, runner)
     resolved = plan.resolved.get(family) or _unresolved(entries)
     scheduler = deployment.scheduler
     max_num_seqs = resolved.max_num_seqs or scheduler.max_num_seqs
@@ -108,6 +120,48 @@ def domain_of(plan: Plan, family: str) -> Domain:
         microbatchings=_microbatchings(resolved, entries, known=family in plan.resolved),
         has_mixed=family == TARGET or resolved.cudagraph_mode.mixed_mode() is not CUDAGraphMode.NONE,
     )
+
+
+def lookup_domain(plan: Plan, family: str, runner: Runner) -> Domain:
+    """The domain of a family whose decode is looked up by requests, whatever tokens those have."""
+    entries, deployment = plan.entries(family), plan.deployment
+    resolved = plan.resolved.get(family) or _unresolved(entries)
+    seqs = resolved.max_num_seqs or max((entry.num_reqs or 1 for entry in entries), default=1)
+    reqs = min(seqs, resolved.max_num_active_seqs or seqs)
+    tiers = _lookup_tiers(deployment, resolved, entries, reqs)
+    largest = max((entry.num_tokens for entry in entries if not is_decode(entry)), default=0)
+    mixed = resolved.max_num_batched_tokens or largest or 1
+    most = max((mixed, *(tier.query_len * tier.max_num_reqs for tier in tiers)))
+    return Domain(
+        runner=runner,
+        mode=resolved.cudagraph_mode,
+        max_num_seqs=resolved.max_num_seqs,
+        max_num_reqs=reqs,
+        max_num_tokens=most,
+        max_model_len=deployment.model.max_model_len or most,
+        tiers=tiers,
+        max_loras=_max_loras(deployment, resolved),
+        has_mixed=largest > 0,
+        lookup=lookup_table(plan, family, runner).lookup,
+        max_mixed_tokens=mixed,
+    )
+
+
+def _lookup_tiers(
+    deployment: Deployment, resolved: ResolvedFamily, entries: Iterable[PlanEntry], num_reqs: int
+) -> tuple[Tier, ...]:
+    """The query lengths of decode, each with its widest batch."""
+    lengths = set(resolved.uniform_query_lens) or {
+        entry.uniform_token_count for entry in entries if entry.uniform_token_count is not None
+    }
+    widest = dict.fromkeys(lengths, num_reqs)
+    section = deployment.tensorrt_llm
+    if section is not None and section.speculative_config is not None:
+        from planner.engines.tensorrt_llm.settings import widest_batches
+
+        scheduled = widest_batches(section, num_reqs)
+        widest = {length: min(num_reqs, scheduled.get(length, num_reqs)) for length in lengths}
+    return tuple(Tier(length, widest[length]) for length in sorted(widest))
 
 
 def batch_classes(domain: Domain, entries: Iterable[PlanEntry]) -> tuple[BatchClass, ...]:
@@ -152,7 +206,7 @@ def _uniform(domain: Domain, tier: Tier) -> BatchClass:
 def _mixed(domain: Domain) -> BatchClass:
     """Some request is in prefill, so neither a common nor a longest decode length is told."""
     return BatchClass(
-        longest=domain.max_model_len, most_reqs=domain.max_num_reqs, last_tokens=domain.last_tokens
+        longest=domain.max_model_len, most_reqs=domain.max_num_reqs, last_tokens=domain.last_mixed_tokens
     )
 
 

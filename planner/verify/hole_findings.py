@@ -46,10 +46,17 @@ def _decode_finding(survey: Survey, group: HoleGroup) -> Finding:
     if len(survey.domain.tiers) > 1:
         what += f" of {span_of(group.query_len, group.query_len, 'token')}"
     lacks = "has no graph" if all(hole.pieces is None for hole in holes) else "has no FULL graph"
-    because = "the nearest size has none of that length, " if group.shadowed else ""
+    code, because = "decode-hole", ""
+    if group.shadowed and survey.domain.lookup is not None:
+        code, because = "no-exact-size", "without padding, only batches of exactly a captured size replay, "
+    elif group.shadowed:
+        code, because = "shadowed-by-tier", "the nearest size has none of that length, "
+    # Without a limit that somebody set, hardly a server ever has so many requests.
+    is_open = survey.plan.deployment.scheduler.max_num_seqs is None
+    is_far = is_open and survey.domain.lookup is not None and not group.shadowed
     return Finding(
-        severity=Severity.WARNING,
-        code="shadowed-by-tier" if group.shadowed else "decode-hole",
+        severity=Severity.INFO if is_far else Severity.WARNING,
+        code=code,
         message=f"{what}{of_cases(group.cases)} {lacks}: {because}{_fallback(group)}",
     )
 

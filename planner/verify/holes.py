@@ -22,7 +22,8 @@ class DecodeHole:
 
     ``pieces`` is the size of the PIECEWISE graph that does, ``None`` where they run eagerly.
     ``shadowed`` says that a larger FULL graph of the query length exists, which dispatch does not
-    try: the nearest size has none of it.
+    try: the nearest size has none of it. Where decode is looked up by requests, any graph will do for
+    FULL, and one is not tried where batches are not padded.
     """
 
     query_len: int
@@ -65,7 +66,8 @@ class HoleGroup:
 
 def decode_holes(survey: Survey, group: CaseGroup) -> Iterator[tuple[BatchClass, list[DecodeHole]]]:
     """The holes of uniform decode: of each query length and kind, by requests."""
-    if survey.domain.mode.decode_mode() is not CUDAGraphMode.FULL:
+    by_requests = survey.domain.lookup is not None
+    if not by_requests and survey.domain.mode.decode_mode() is not CUDAGraphMode.FULL:
         return
     widest: dict[int | None, int] = {}
     for entry in group.model:
@@ -76,7 +78,7 @@ def decode_holes(survey: Survey, group: CaseGroup) -> Iterator[tuple[BatchClass,
         if length is None or coverage.batches.num_ubatches > 1:
             continue
         shadowed, beyond = [], []
-        for gap in _without_full(coverage):
+        for gap in coverage.unserved if by_requests else _without_full(coverage):
             pieces = gap.entry.num_tokens if isinstance(gap, Served) else None
             middle = min(gap.most, widest.get(length, 0))
             if gap.fewest <= middle:
@@ -89,7 +91,7 @@ def decode_holes(survey: Survey, group: CaseGroup) -> Iterator[tuple[BatchClass,
 
 def mixed_holes(survey: Survey, group: CaseGroup) -> Iterator[MixedHole]:
     """The holes of mixed batches, by tokens."""
-    if survey.domain.mode.mixed_mode() is CUDAGraphMode.NONE:
+    if survey.domain.lookup is not None or survey.domain.mode.mixed_mode() is CUDAGraphMode.NONE:
         return
     largest = survey.largest_mixed_size
     for coverage in group.coverages:

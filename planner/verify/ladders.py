@@ -1,7 +1,7 @@
 """The order in which batches try the entries of a family, by the rules of its runner.
 
 Source: vLLM 0.33, candidates of the V2 graph manager (rules 5.2, 5.3) and keys of the V1
-dispatcher (rules 4.2 to 4.5).
+dispatcher (rules 4.2 to 4.5); for other engines see ``planner.engines.lookup``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from attrs import evolve, frozen
 
 from planner.descriptors import PlanEntry
 from planner.dispatch_v1 import V1DispatchTable, v1_dispatch_table
-from planner.documents.plan import Plan
+from planner.documents.plan import Lookup, Plan
+from planner.engines.lookup import lookup_table, steps
+from planner.engines.shared import lookup_runner
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.lora import lora_map
 from planner.verify.coverage import Ladder
@@ -38,6 +40,12 @@ def rules_of(plan: Plan, family: str) -> RunnerRules:
     if resolved is not None and resolved.runner is Runner.V1:
         table = v1_dispatch_table(plan, family, resolved)
         return RunnerRules(table.lora_cases, table.captured_case, lambda _, case: v1_ladders(table, case))
+    if (runner := lookup_runner(plan, family)) is not None:
+        found = lookup_table(plan, family, runner)
+        lookup = found.lookup
+        return RunnerRules(
+            found.lora_cases, found.captured_case, lambda entries, _: lookup_ladders(entries, lookup)
+        )
     if resolved is not None:
         cases = resolved.lora_cases
     else:
@@ -57,6 +65,16 @@ def v2_ladders(entries: Sequence[PlanEntry]) -> tuple[Ladder, ...]:
         steps = sorted([entry for entry in reversed(entries) if entry.mode is mode], key=_tokens)
         ladders.append(_ladder(steps, [entry.num_tokens for entry in steps]))
     return tuple(ladders)
+
+
+def lookup_ladders(entries: Sequence[PlanEntry], lookup: Lookup) -> tuple[Ladder, ...]:
+    """Decode of each query length and prefill have sizes of their own, and graphs for no other batch."""
+    found = steps(reversed(entries), lookup)
+    by_count: dict[int | None, list[int]] = {}
+    for index, (_, entry) in enumerate(found):
+        by_count.setdefault(entry.uniform_token_count, []).append(index)
+    firsts = [first for first, _ in found]
+    return (Ladder(entries=[entry for _, entry in found], firsts=firsts, by_count=by_count, exact=True),)
 
 
 def v1_ladders(table: V1DispatchTable, case: int) -> tuple[Ladder, ...]:
@@ -85,4 +103,4 @@ def _ladder(entries: Sequence[PlanEntry], sizes: Iterable[int], *, exact: bool =
     for index, entry in enumerate(entries):
         by_count.setdefault(entry.uniform_token_count, []).append(index)
     firsts = [first_of[entry.num_tokens] for entry in entries]
-    return Ladder(entries=entries, firsts=firsts, by_count=by_count, exact=exact)
+    return Ladder(entries=entries, firsts=firsts, by_count=by_count, exact=exact, any_requests=exact)

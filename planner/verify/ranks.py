@@ -38,6 +38,8 @@ class Disagreement:
 
 def disagreements_found(survey: Survey) -> Iterator[Finding]:
     """One finding for the family; the first disagreement stands for all."""
+    if survey.domain.lookup is not None:
+        return  # Where the ranks' own graphs differ, they vote, and all run eagerly.
     ranks = survey.resolved.data_parallel_size if survey.resolved else None
     if (ranks or survey.plan.deployment.parallel.data_parallel_size or 1) == 1:
         return

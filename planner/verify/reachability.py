@@ -13,6 +13,7 @@ from attrs import frozen
 from planner.describe import counted, label
 from planner.descriptors import PlanEntry
 from planner.documents.plan import Finding, Severity
+from planner.engines.lookup import is_decode
 from planner.modes import CUDAGraphMode, Runner
 from planner.verify.domain import BatchClass, Domain
 from planner.verify.survey import CaseGroup, Survey
@@ -148,6 +149,8 @@ def _reason(given: _Circumstances, entry: PlanEntry) -> Reason:
         lengths = joined(list(given.widest)[:SHOWN_RANGES], "or")
         because = f"a decode request has {lengths} tokens here, never {count}"
         return Reason(because, Severity.INFO if count in given.captured_lengths else Severity.WARNING)
+    if domain.lookup is not None:
+        return lookup_reason(domain, entry)
     first = given.first_tokens[entry.mode is CUDAGraphMode.FULL, entry.num_tokens]
     if first > domain.last_tokens:
         return Reason(f"no batch has more than {domain.last_tokens} tokens")
@@ -159,6 +162,22 @@ def _reason(given: _Circumstances, entry: PlanEntry) -> Reason:
     if domain.runner is Runner.V1:
         return Reason("the v1 runner pads no batch to exactly these requests and tokens")
     return Reason("entries that are tried before it serve all of its batches")
+
+
+def lookup_reason(domain: Domain, entry: PlanEntry) -> Reason:
+    """Why no batch reaches ``entry`` where decode is looked up by requests."""
+    if not is_decode(entry):
+        most = domain.last_mixed_tokens
+        if entry.num_tokens > most:
+            return Reason(f"no prefill has more than {most} tokens")
+        return Reason("the graphs below it serve all batches that it would not pad too much")
+    widest = next(tier.max_num_reqs for tier in domain.tiers if tier.query_len == entry.uniform_token_count)
+    if (entry.num_reqs or 0) <= widest:
+        return Reason("another graph serves all of its batches")
+    if widest < domain.max_num_reqs:
+        because = f"by the schedule of draft tokens, such batches have at most {counted(widest, 'request')}"
+        return Reason(f"{because}; it is captured for the size of the workspace", Severity.INFO)
+    return Reason(f"no more than {counted(widest, 'request')} run at once")
 
 
 def _too_few(given: _Circumstances, batches: BatchClass, first: int, entry: PlanEntry) -> Reason:

@@ -84,8 +84,9 @@ class Survey:
     @cached_property
     def largest_mixed_size(self) -> int:
         """The largest size that was resolved, or else that a graph for mixed batches has."""
-        if self.resolved is not None and self.resolved.max_cudagraph_capture_size:
-            return self.resolved.max_cudagraph_capture_size
+        resolved = self.resolved if self.domain.lookup is None else None
+        if resolved is not None and resolved.max_cudagraph_capture_size:
+            return resolved.max_cudagraph_capture_size
         return max(
             (
                 entry.num_tokens

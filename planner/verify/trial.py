@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 
 from planner.descriptors import MAX_GRAPH_TOKENS
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
+from planner.engines.shared import lookup_runner
 from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.encoder import ENCODER
@@ -43,7 +44,7 @@ def settings_behind(plan: Plan) -> Settings | None:
     resolved = plan.resolved.get(TARGET)
     if resolved is None or not resolved.max_num_seqs or not resolved.max_num_batched_tokens:
         return None
-    if TARGET not in plan.graphs:
+    if TARGET not in plan.graphs or lookup_runner(plan, TARGET) is not None:
         return None
     try:
         request = size_request(

@@ -48,12 +48,12 @@ def across_ranks(max_loras: int | None = None, runner: Runner = Runner.V2) -> Pl
     return compile_plan(evolve(asked, parallel=ParallelSection(data_parallel_size=4)))
 
 
-@pytest.mark.parametrize("runner", list(Runner), ids=str)
+@pytest.mark.parametrize("runner", [Runner.V1, Runner.V2], ids=str)
 def test_ranks_of_a_compiled_plan_always_agree(runner: Runner) -> None:
     assert not found(across_ranks(max_loras=4, runner=runner), "dp-disagreement")
 
 
-@pytest.mark.parametrize("runner", list(Runner), ids=str)
+@pytest.mark.parametrize("runner", [Runner.V1, Runner.V2], ids=str)
 def test_a_lora_case_that_lacks_a_size_parts_the_ranks(runner: Runner) -> None:
     """TensorRT-LLM PR#17412: ranks may pick different LoRA variants, and then wait for each other."""
     plan = across_ranks(max_loras=4, runner=runner)
