@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import torch
 from attrs import frozen
+from torch._ops import OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.backends.base import Backend, GraphPool, backend_for
@@ -221,7 +222,7 @@ def _make(call: AtenCall, scratch: _Scratch) -> bool:
 def _function_of(call: AtenCall) -> Any:
     """The ATen function of ``call``, unless it reads values back, or takes no tensor and may do anything."""
     packet = getattr(torch.ops.aten, call.name, None) if call.name.isidentifier() else None
-    if not isinstance(packet, torch._ops.OpOverloadPacket) or call.overload not in packet.overloads():
+    if not isinstance(packet, OpOverloadPacket) or call.overload not in packet.overloads():
         return None
     function = getattr(packet, call.overload)
     if torch.Tag.data_dependent_output in function.tags:

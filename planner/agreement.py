@@ -1,8 +1,9 @@
 """Agreement of data-parallel ranks on one step: each tells the others a column, each then decides.
 
 Every rank computes the same decision from the same columns, so no second exchange is needed.
-The functions below take the tables of both runners; those of the V1 runner follow the rules of
-``planner.agreement_v1``. Source: vLLM 0.33, V2 data-parallel dispatch (rules 6.1).
+The functions below take the tables of all runners; those of the V1 runner follow the rules of
+``planner.agreement_v1``, those of other engines the rules of ``planner.engines.agreement``.
+Source: vLLM 0.33, V2 data-parallel dispatch (rules 6.1).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from planner.batches import Agreement, Batch, as_batch, refuse_foreign_columns
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
+from planner.engines import agreement as lookup_agreement
+from planner.engines.lookup import LookupTable
 from planner.errors import ArgumentError
 from planner.modes import CUDAGraphMode
 from planner.rules.microbatch import passes_threshold
@@ -38,6 +41,8 @@ class _Column:
 def column(table: DispatchTable | V1DispatchTable, batch: Mapping[str, Any] | object) -> tuple[int, ...]:
     """What a rank tells the others about its batch: seven integers of the V2 runner, four of V1's.
 
+    Ranks of other engines tell six, which ``planner.engines.agreement`` describes.
+
     Those of V2 are the tokens, the strength of the rank's own runtime mode (0 to 2), the uniform token
     count (0 for none), the longest query (-1 for none), whether microbatches are allowed, the
     requests, and whether drafting may be skipped.
@@ -49,6 +54,8 @@ def column(table: DispatchTable | V1DispatchTable, batch: Mapping[str, Any] | ob
     _refuse_other_than_table("column", table)
     if isinstance(table, V1DispatchTable):
         return agreement_v1.column(table, batch)
+    if isinstance(table, LookupTable):
+        return lookup_agreement.column(table, batch)
     own = as_batch(batch)
     return (
         own.num_tokens,
@@ -77,6 +84,8 @@ def decide(
     _refuse_other_than_table("decide", table)
     if isinstance(table, V1DispatchTable):
         return agreement_v1.decide(table, columns, rank, batch)
+    if isinstance(table, LookupTable):
+        return lookup_agreement.decide(table, columns, rank, batch)
     own = as_batch(batch)
     ranks = _as_columns(columns, rank)
     if len(ranks) == 1:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attrs import evolve
 
 from planner.documents.deployment import Deployment
 from planner.documents.digest import plan_digest
-from planner.documents.plan import TARGET, Plan, ResolvedFamily
-from planner.errors import argument_error
-from planner.modes import CompilationMode, CUDAGraphMode, Runner
+from planner.documents.plan import TARGET, Finding, Plan, ResolvedFamily
+from planner.documents.traffic import without_traffic
+from planner.engines.compile import compile_for_engine, refuse_settings_of_other_engines
+from planner.engines.shared import VLLM, engine_name
+from planner.errors import PlanError, argument_error
+from planner.modes import CapturePolicy, CompilationMode, CUDAGraphMode, Runner
 from planner.rules.attention import Attention, attention_of
 from planner.rules.breakable import uncompiled_reason
 from planner.rules.decoder_replay import decoder_replay_families
@@ -37,16 +42,19 @@ from planner.rules.refusals import (
     refuse_mode_of_model,
 )
 from planner.rules.rounding import expanded_compile_sizes, refuse_padded_compile_sizes, rounded_to_query_len
-from planner.rules.settings import Settings, settle
+from planner.rules.settings import Settings, require_supported_engine, settle
 from planner.rules.sizes import CaptureSizes, capture_sizes, size_request
+from planner.traffic.histogram import Histogram
 from planner.verify import verify
 
 ATTENTION_OPERATIONS = 17
 """How many operations vLLM 0.33 cuts at by default; a shorter list cannot name all of them."""
 
 
-def compile_plan(deployment: Deployment) -> Plan:
+def compile_plan(deployment: Deployment, *, histogram: Histogram | None = None) -> Plan:
     """The plan of ``deployment``: what its server would capture, and why.
+
+    ``histogram`` is the traffic to plan for where the deployment brings none of its own.
 
     Raises:
         ArgumentError: ``deployment`` is none.
@@ -55,6 +63,15 @@ def compile_plan(deployment: Deployment) -> Plan:
     """
     if not isinstance(deployment, Deployment):
         raise argument_error("compile_plan", "Deployment", deployment, Plan="compile its plan.deployment")
+    require_supported_engine(deployment)
+    refuse_settings_of_other_engines(deployment)
+    by_policy = deployment.capture.policy not in (None, CapturePolicy.ENGINE)
+    if engine_name(deployment) != VLLM:
+        if by_policy:
+            raise _policy_of_other_engine(deployment)
+        return compile_for_engine(deployment)
+    if histogram is not None:
+        deployment = evolve(deployment, capture=evolve(deployment.capture, histogram=histogram))
     refuse_connector_without_role(deployment)
     refuse_unknown_method(deployment)
     settings = settle(deployment)
@@ -67,11 +84,10 @@ def compile_plan(deployment: Deployment) -> Plan:
         sizes = CaptureSizes((), 0, ())
     state = _after_sizes(deployment, settings, request, state, attention)
     sizes = _sizes_of_runner(deployment, settings, state, sizes)
-    target = _target(deployment, settings, state, sizes, attention)
-    drafts = draft_families(deployment, settings, target.resolved, attention)
-    encoder = encoder_families(deployment, settings)
-    replay = decoder_replay_families(deployment, settings, target.resolved)
-    families = (target, *drafts.families, *encoder.families)
+    families, family_findings = _families(deployment, settings, state, sizes, attention)
+    if by_policy and state.cudagraph_mode:
+        sizes, families = _by_policy(deployment, settings, state, sizes, attention)
+    deployment = without_traffic(deployment)
     if sum(len(family.entries) for family in families) > MAX_ENTRIES:
         raise too_many_graphs(f"{len(sizes.sizes)} capture sizes in {len(families)} families")
     resolved = {family.name: family.resolved for family in families}
@@ -93,12 +109,46 @@ def compile_plan(deployment: Deployment) -> Plan:
         *device_findings(deployment.device),
         *attention.findings,
         *connector_findings(deployment, state.cudagraph_mode),
-        *drafts.findings,
-        *encoder.findings,
-        *replay.findings,
+        *family_findings,
         *verify(plan),
     )
     return evolve(plan, findings=findings)
+
+
+def _families(
+    deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
+) -> tuple[tuple[Family, ...], tuple[Finding, ...]]:
+    """The families that follow from ``sizes``, and the findings about what is beside them."""
+    target = _target(deployment, settings, state, sizes, attention)
+    drafts = draft_families(deployment, settings, target.resolved, attention)
+    encoder = encoder_families(deployment, settings)
+    replay = decoder_replay_families(deployment, settings, target.resolved)
+    families = (target, *drafts.families, *encoder.families)
+    return families, (*drafts.findings, *encoder.findings, *replay.findings)
+
+
+def _policy_of_other_engine(deployment: Deployment) -> PlanError:
+    engine = engine_name(deployment)
+    return PlanError(
+        f"{deployment.capture.policy} is a policy for vllm only; {engine} is planned by its own rules: leave "
+        "the policy out, or set engine",
+        fields=("capture.policy", "engine.name"),
+    )
+
+
+def _by_policy(
+    deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
+) -> tuple[CaptureSizes, tuple[Family, ...]]:
+    """What the deployment's policy captures in place of the engine's own ``sizes``."""
+    from planner.policies.choose import capture_sizes_of, chosen
+    from planner.policies.request import PolicyRequest
+
+    def build(other: Sequence[int]) -> tuple[Family, ...]:
+        others = CaptureSizes(tuple(other), other[-1] if other else 0, ())
+        return _families(deployment, settings, state, others, attention)[0]
+
+    choice = chosen(PolicyRequest(deployment, settings, state.cudagraph_mode, sizes, build))
+    return capture_sizes_of(choice), choice.outcome.families
 
 
 def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:

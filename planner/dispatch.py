@@ -10,11 +10,12 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry, fits
 from planner.dispatch_v1 import V1DispatchTable, v1_dispatch_table
 from planner.documents.plan import Microbatching, Plan
+from planner.engines.shared import lookup_runner
 from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, Runner
 from planner.rules.lora import lora_map
@@ -25,17 +26,17 @@ MAX_CELLS = 1 << 25
 MAX_COMPARISONS = 1 << 24
 """Most comparisons to make a table: every uniform count of a size with every entry that it tries."""
 
-_Candidate = tuple[int, int | None, BatchExecutionDescriptor]
+Candidate = tuple[int, int | None, BatchExecutionDescriptor]
 """Most requests, longest query (``None`` where open), answer."""
 
-_Ladder = tuple[list[int], list[tuple[PlanEntry, ...]]]
+Ladder = tuple[list[int], list[tuple[PlanEntry, ...]]]
 """Sizes of one LoRA case, ascending, and the entries that batches up to each size try."""
 
 _NONE = CUDAGraphMode.NONE
 _ANY_REQUESTS = sys.maxsize
 
 
-_Choice = tuple[int, BatchExecutionDescriptor, tuple[_Candidate, ...]]
+_Choice = tuple[int, BatchExecutionDescriptor, tuple[Candidate, ...]]
 """The first candidate where requests alone limit it, with that limit; then all candidates."""
 
 
@@ -66,10 +67,10 @@ class DispatchTable:
         self.microbatching = microbatching
         self.decode_query_len = decode_query_len
         self._lora_map = lora_map(self.lora_cases)
-        self._ladders = {case: _ladder(group) for case, group in _by_case(self.entries).items()}
+        self._ladders = {case: self._ladder(group) for case, group in _by_case(self.entries).items()}
         self._max_tokens = max((entry.num_tokens for entry in self.entries), default=0)
-        rows = {case: _row(ladder, self._max_tokens) for case, ladder in self._ladders.items()}
-        nothing = _row(([], []), self._max_tokens)
+        rows = {case: self._row(ladder) for case, ladder in self._ladders.items()}
+        nothing = self._row(([], []))
         self._rows = {active: rows.get(case, nothing) for active, case in enumerate(self._lora_map or (0,))}
         self._beyond_map = self._rows[len(self._rows) - 1] if self._lora_map else nothing
 
@@ -126,6 +127,28 @@ class DispatchTable:
         sizes, entries = ladder
         return entries[bisect_left(sizes, num_tokens)]
 
+    def _ladder(self, entries: Sequence[PlanEntry]) -> Ladder:
+        return _ladder(entries)
+
+    def _candidates(
+        self, entries: Sequence[PlanEntry], uniform_token_count: int | None
+    ) -> tuple[Candidate, ...]:
+        return fitting(entries, uniform_token_count)
+
+    def _counts(self, entries: Sequence[PlanEntry]) -> Set[int | None]:
+        return {None, *(entry.uniform_token_count for entry in entries)}
+
+    def _row(self, ladder: Ladder) -> tuple[_Cell, ...]:
+        """A cell for every number of tokens from 0 to those of the largest entry."""
+        nothing = _Cell({None: _choice(())})
+        row = [nothing]
+        for size, entries in zip(*ladder, strict=True):
+            counts = self._counts(entries)
+            cell = _Cell({count: _choice(self._candidates(entries, count)) for count in counts})
+            row.extend([cell] * (size + 1 - len(row)))
+        row.extend([nothing] * (self._max_tokens + 1 - len(row)))
+        return tuple(row)
+
     def _dispatch_microbatches(
         self,
         num_reqs: int,
@@ -145,7 +168,8 @@ class DispatchTable:
 def dispatch_table(plan: Plan, family: str) -> DispatchTable | V1DispatchTable:
     """The table of ``family`` by the rules of its runner.
 
-    A plan written by hand may lack what was resolved for it, and then is one for the V2 runner.
+    A plan written by hand may lack what was resolved for it, and then is one for the V2 runner, or for
+    the engine that its deployment names.
 
     Raises:
         FamilyError: the plan has no such family.
@@ -155,6 +179,10 @@ def dispatch_table(plan: Plan, family: str) -> DispatchTable | V1DispatchTable:
     resolved = plan.resolved.get(family)
     if resolved is None or resolved.runner is not Runner.V1:
         _refuse_unbounded(family, entries)
+    if (runner := lookup_runner(plan, family)) is not None:
+        from planner.engines.lookup import lookup_table
+
+        return lookup_table(plan, family, runner)
     if resolved is None:
         return DispatchTable(entries, lora_cases={entry.num_active_loras for entry in entries})
     if resolved.runner is Runner.V1:
@@ -198,7 +226,7 @@ def _by_case(entries: Sequence[PlanEntry]) -> dict[int, list[PlanEntry]]:
     return by_case
 
 
-def _ladder(entries: Sequence[PlanEntry]) -> _Ladder:
+def _ladder(entries: Sequence[PlanEntry]) -> Ladder:
     """The sizes of one LoRA case, ascending, and what batches up to each may run in.
 
     Those are the entries of the nearest FULL size, then those of the nearest PIECEWISE size.
@@ -218,25 +246,13 @@ def _ladder(entries: Sequence[PlanEntry]) -> _Ladder:
     return sizes[::-1], trials[::-1]
 
 
-def _row(ladder: _Ladder, max_tokens: int) -> tuple[_Cell, ...]:
-    """A cell for every number of tokens from 0 to ``max_tokens``."""
-    nothing = _Cell({None: _choice(())})
-    row = [nothing]
-    for size, entries in zip(*ladder, strict=True):
-        counts = {None, *(entry.uniform_token_count for entry in entries)}
-        cell = _Cell({count: _choice(_candidates(entries, count)) for count in counts})
-        row.extend([cell] * (size + 1 - len(row)))
-    row.extend([nothing] * (max_tokens + 1 - len(row)))
-    return tuple(row)
-
-
-def _choice(candidates: tuple[_Candidate, ...]) -> _Choice:
+def _choice(candidates: tuple[Candidate, ...]) -> _Choice:
     if candidates and candidates[0][1] is None:
         return candidates[0][0], candidates[0][2], candidates
     return -_ANY_REQUESTS, BatchExecutionDescriptor(_NONE, 0, 0), candidates
 
 
-def _candidates(entries: Iterable[PlanEntry], uniform_token_count: int | None) -> tuple[_Candidate, ...]:
+def fitting(entries: Iterable[PlanEntry], uniform_token_count: int | None) -> tuple[Candidate, ...]:
     """Entries that the smallest batch of this uniform token count fits, with the limits left open."""
     return tuple(
         (

@@ -11,6 +11,9 @@ from planner.descriptors import PlanEntry, fits
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
 from planner.documents.plan import TARGET, AttentionGroup, Decision, Plan, ResolvedFamily
+from planner.engines.explain import lookup_notes, lookup_obstacles
+from planner.engines.lookup import LookupTable
+from planner.engines.shared import SECTIONS
 from planner.modes import AttentionSupport, CUDAGraphMode, Runner
 from planner.queries import Answer, Query, Table, ask, settled
 
@@ -95,7 +98,7 @@ def explain(plan: Plan, query: Query, family: str = TARGET) -> Explanation:
     served = bool(mode)
     return Explanation(
         family=family,
-        runner=Runner.V1 if isinstance(table, V1DispatchTable) else Runner.V2,
+        runner=_runner(table),
         query=query,
         answer=answer,
         entry=next(c.entry for c in candidates if not c.obstacles) if served else None,
@@ -108,7 +111,15 @@ def explain(plan: Plan, query: Query, family: str = TARGET) -> Explanation:
     )
 
 
+def _runner(table: Table) -> Runner:
+    if isinstance(table, LookupTable):
+        return table.runner
+    return Runner.V1 if isinstance(table, V1DispatchTable) else Runner.V2
+
+
 def _obstacles(entry: PlanEntry, query: Query, table: Table) -> Iterator[str]:
+    if isinstance(table, LookupTable):
+        return lookup_obstacles(entry, query, table)
     if isinstance(table, V1DispatchTable):
         return _v1_obstacles(entry, query, table.family.mode)
     return _v2_obstacles(entry, query, table.captured_case(query.num_active_loras))
@@ -162,6 +173,9 @@ def _why_eager(table: Table, query: Query, candidates: Sequence[Candidate]) -> I
     if not table.entries:
         yield "the family has no graphs"
         return
+    if isinstance(table, LookupTable):
+        yield from lookup_notes(query, table)
+        return
     if not candidates:
         case = table.captured_case(query.num_active_loras)
         of_case = [entry.num_tokens for entry in table.entries if entry.num_active_loras == case]
@@ -189,9 +203,11 @@ def _beyond_limits(query: Query, resolved: ResolvedFamily | None) -> Iterator[st
     """Limits of the scheduler that such a batch breaks: its server never forms it."""
     if resolved is None:
         return
+    # Where decode is looked up by requests, the token budget is that of prefill.
+    budget = None if resolved.lookup and query.uniform_decode else resolved.max_num_batched_tokens
     limits = (
         (query.num_reqs, resolved.max_num_seqs, "requests", "max_num_seqs"),
-        (query.num_tokens, resolved.max_num_batched_tokens, "tokens", "max_num_batched_tokens"),
+        (query.num_tokens, budget, "tokens", "max_num_batched_tokens"),
     )
     for value, limit, noun, name in limits:
         if value is not None and limit is not None and value > limit:
@@ -202,6 +218,6 @@ def _shapes(decision: Decision, family: str) -> bool:
     path = decision.path
     return (
         path in SHAPING
-        or path.startswith(f"resolved.{family}.")
+        or path.startswith((f"resolved.{family}.", *(f"{section}." for section in SECTIONS)))
         or path.split(".")[-1].startswith("attention_")
     )

@@ -125,10 +125,12 @@ class AttentionSupport(enum.Enum):
 
 
 class Runner(enum.Enum):
-    """Which of vLLM's two model runners serves: the older ``v1`` or ``v2``."""
+    """By whose rules batches find their graph: vLLM's older runner ``v1`` or ``v2``, or another engine."""
 
     V1 = "v1"
     V2 = "v2"
+    SGLANG = "sglang"
+    TENSORRT_LLM = "tensorrt-llm"
 
     def __str__(self) -> str:
         return self.value
@@ -156,9 +158,15 @@ class PerformanceMode(enum.Enum):
 
 
 class CapturePolicy(enum.Enum):
-    """Who chooses the capture sizes: the engine's own rules."""
+    """Who chooses the capture sizes.
+
+    ``engine``: the engine's own rules; ``covering``: sizes without a hole or a dead entry;
+    ``traffic``: those that cost a known traffic the least.
+    """
 
     ENGINE = "engine"
+    COVERING = "covering"
+    TRAFFIC = "traffic"
 
     def __str__(self) -> str:
         return self.value

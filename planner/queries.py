@@ -15,6 +15,7 @@ from planner.describe import range_fault
 from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable
+from planner.engines.lookup import LookupTable
 from planner.errors import BatchError
 from planner.modes import CUDAGraphMode
 
@@ -90,7 +91,7 @@ def settled(query: Query, table: Table) -> Query:
         BatchError: no runner forms such a batch, or this one cannot tell it apart.
     """
     is_v1 = isinstance(table, V1DispatchTable)
-    _refuse_foreign_fields(query, is_v1=is_v1)
+    _refuse_foreign_fields(query, table)
     query = _with_uniformity(query, table.decode_query_len, is_v1=is_v1)
     reqs, tokens, count = query.num_reqs, query.num_tokens, query.uniform_token_count
     if reqs is None:
@@ -108,9 +109,13 @@ def settled(query: Query, table: Table) -> Query:
     return query
 
 
-def _refuse_foreign_fields(query: Query, *, is_v1: bool) -> None:
+def _refuse_foreign_fields(query: Query, table: Table) -> None:
+    is_v1 = isinstance(table, V1DispatchTable)
     if not is_v1 and query.num_reqs is None:
-        raise BatchError("field 'num_reqs' is missing; the v2 runner dispatches by requests too")
+        whose = str(table.runner) if isinstance(table, LookupTable) else "the v2 runner"
+        raise BatchError(f"field 'num_reqs' is missing; {whose} dispatches by requests too")
+    if isinstance(table, LookupTable) and query.num_ubatches != 1:
+        raise BatchError(f"num_ubatches: {table.runner} does not dispatch by it; leave it out")
     if is_v1 and (query.max_query_len is not None or query.num_ubatches != 1):
         name = "num_ubatches" if query.max_query_len is None else "max_query_len"
         raise BatchError(f"{name}: the v1 runner does not dispatch by it; leave it out")

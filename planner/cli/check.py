@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
-from attrs import frozen
+from attrs import evolve, field, frozen
 
+from planner.cli.annotations import annotation, line_of
 from planner.cli.answers import record, to_json
 from planner.cli.blocks import SEVERITIES, Block, Row, by_severity, finding_rows
-from planner.cli.files import naming, read_document, refuse_two_stdins, shown_name
+from planner.cli.commands import Completing, completing_options, folder_of, starts_server, text_of
+from planner.cli.files import STDIN_NAME, STDIO, naming, read_document, refuse_two_stdins, shown_name
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
 from planner.cli.server_logs import AgainstLog, Log, comparison_block, comparison_json, read_log
@@ -19,21 +21,30 @@ from planner.describe import counted
 from planner.diff import FamilyDiff, family_diff
 from planner.documents.deployment import Deployment, Json
 from planner.documents.digest import is_edited
+from planner.documents.load import load_document
 from planner.documents.plan import Finding, Plan, Severity
-from planner.errors import GraphplanError, PlanError
+from planner.errors import DocumentError, GraphplanError, PlanError
+from planner.importers.detect import is_own_document
 from planner.verify import verify
 from planner.verify.against_log import compare_with_log
 
 
 @frozen
 class Report:
-    """What was found in one file: findings, or the error that kept it from being looked at."""
+    """What was found in one file: findings, or the error that kept it from being looked at.
+
+    ``server`` is which of the servers that the file starts is meant, ``line`` where that begins, and
+    ``lines`` has the line of each of its settings; a document has none of the three.
+    """
 
     file: str
     kind: str | None = None
     findings: tuple[Finding, ...] = ()
     error: GraphplanError | None = None
     against: AgainstLog | None = None
+    server: str | None = None
+    line: int | None = None
+    lines: Mapping[str, int] = field(factory=dict)
 
     def count(self, severity: str) -> int:
         """The number of findings of ``severity``."""
@@ -52,6 +63,7 @@ class Report:
         "planner check plans/*.yaml",
         "planner check plan.yaml --strict",
         "planner check deployment.yaml --format json | jq '.[].findings'",
+        "planner check k8s/*.yaml --device H100 --format github     # in a workflow",
         "vllm serve my-model ... 2>&1 | tee server.log",
         "    planner check plan.yaml --log server.log",
     ),
@@ -61,13 +73,25 @@ class Report:
 @click.option(
     "--log", metavar="LOG", help="Compare with what a vLLM server printed at start; - for standard input."
 )
-@output_format("text", "json")
+@completing_options
+@click.option("--skip-others", is_flag=True, help="Pass over files that are no document and start no server.")
+@output_format("text", "json", "github")
 @click.pass_context
-def command(ctx: click.Context, files: tuple[str, ...], strict: bool, log: str | None, form: str) -> None:
-    """Check each FILE, a Deployment or a Plan, and list the findings.
+def command(
+    ctx: click.Context,
+    files: tuple[str, ...],
+    strict: bool,
+    log: str | None,
+    completing: Completing,
+    skip_others: bool,
+    form: str,
+) -> None:
+    """Check each FILE, a Deployment, a Plan, or what starts a server, and list the findings.
 
     A deployment is compiled. A plan is verified as it stands; one that was compiled is also
     compared with its digest (edited) and with what its own deployment compiles to now (stale).
+    Of a script or a manifest, every server that it starts is imported and compiled; --device, --set
+    and the like are for those alone.
     Every file is looked at, and the worst decides the exit code: 2 for one that cannot be read or
     that the engine refuses, 1 for findings that are errors. - reads standard input.
 
@@ -79,22 +103,80 @@ def command(ctx: click.Context, files: tuple[str, ...], strict: bool, log: str |
         raise click.UsageError(f"--log is compared with one FILE, not with {len(files)}")
     refuse_two_stdins(*files, *([] if log is None else [log]))
     server = None if log is None else read_log(log)
-    reports = [report_on(file, server) for file in files]
+    reports = [
+        report for file in files for report in reports_on(file, completing, server, skip_others=skip_others)
+    ]
     if form == "json":
         write_stdout(to_json([as_json(report) for report in reports]))
-    else:
+    elif form == "github":
+        write_stdout("".join(line for report in reports for line in github_lines(report)))
+    elif reports:
         show(tuple(summary(reports)))
     for report in reports:
         if report.error is not None:
             write_stderr(f"planner: error: {report.error}\n")
-    ctx.exit(max(report.exit_code(strict=strict) for report in reports))
+    ctx.exit(max((report.exit_code(strict=strict) for report in reports), default=0))
 
 
-def report_on(file: str, log: Log | None = None) -> Report:
-    """Everything that is to be said about one file, and about it beside the ``log`` of its server."""
+def reports_on(
+    file: str, completing: Completing, log: Log | None = None, *, skip_others: bool = False
+) -> list[Report]:
+    """Everything that is to be said about one file: about a document, or about each server it starts."""
+    try:
+        text = text_of(file)
+        if text is not None and starts_server(text):
+            return _reports_on_servers(text, file, completing, log, skip_others=skip_others)
+        if skip_others and text is not None and not is_own_document(text):
+            return []
+    except GraphplanError as error:
+        return [Report(shown_name(file), error=error)]
+    return [_report_on_document(text, file, log)]
+
+
+def _reports_on_servers(
+    text: str, file: str, completing: Completing, log: Log | None, *, skip_others: bool
+) -> list[Report]:
+    """A report on each server that ``text`` starts, or on the one that the user names.
+
+    Raises:
+        DocumentError: there is none, or options say for one server what several would take.
+    """
+    from planner.importers.source import choose, import_launch, launches_in
+
+    path, folder = shown_name(file), folder_of(file)
+    launches = launches_in(text, path, completing.values)
+    if skip_others and not launches:
+        return []
+    if completing.name is not None or not launches:
+        launches = [choose(launches, None, completing.name, path)]
+    if len(launches) > 1 and (completing.model_config or completing.draft_config or log):
+        choose(launches, None, None, path)
+    reports = []
+    for launch in launches:
+        report = Report(path, server=launch.name or None, line=launch.where.line)
+        try:
+            imported = import_launch(launch, completing.completion(folder), path)
+            report = evolve(report, kind=Deployment.__name__, lines=imported.lines)
+            with naming(file):
+                plan = compile_plan(imported.deployment)
+            against = None if log is None else AgainstLog(log, compare_with_log(plan, log.said))
+            compared = () if against is None else against.comparison.findings
+            findings = by_severity((*compared, *plan.findings, *imported.findings))
+            reports.append(evolve(report, findings=findings, against=against))
+        except GraphplanError as error:
+            reports.append(evolve(report, error=error))
+    return reports
+
+
+def _report_on_document(text: str | None, file: str, log: Log | None) -> Report:
+    """Everything that is to be said about a document, and about it beside the ``log`` of its server."""
     kind = against = None
     try:
-        document = read_document(file)
+        if file == STDIO and text is not None:
+            # Standard input can be read once.
+            document = load_document(text.encode("utf-8", "surrogateescape"), path=STDIN_NAME)
+        else:
+            document = read_document(file)
         kind = type(document).__name__
         with naming(file):
             if isinstance(document, Deployment):
@@ -163,12 +245,43 @@ def _change_text(change: FamilyDiff) -> str:
 
 def summary(reports: Sequence[Report]) -> Iterator[Block]:
     """The reports for a person: a line a file, then what each was compared with, and its findings."""
-    yield Block(tuple(Row((report.file, report.kind or "-", *_verdict(report))) for report in reports))
+    yield Block(tuple(Row((_title(report), report.kind or "-", *_verdict(report))) for report in reports))
     for report in reports:
         if report.against is not None:
             yield comparison_block(report.against)
         if report.findings:
-            yield Block(finding_rows(report.findings), title=report.file if len(reports) > 1 else "findings")
+            title = _title(report) if len(reports) > 1 else "findings"
+            yield Block(finding_rows(report.findings), title=title)
+
+
+def _title(report: Report) -> str:
+    return f"{report.file} ({report.server})" if report.server else report.file
+
+
+def github_lines(report: Report) -> Iterator[str]:
+    """The report as annotations of a GitHub workflow, each at the line that it is about."""
+    file = None if report.file == STDIN_NAME else report.file
+    about = f"{report.server}: " if report.server else ""
+    if report.error is not None:
+        error = report.error
+        text, line, column = str(error), report.line, None
+        if isinstance(error, DocumentError):
+            # The place may be one of another file, which the message then names.
+            if error.path == report.file and error.line is not None:
+                line, column = error.line, error.column
+                text = f"{error.key}: {error.message}" if error.key else error.message
+        elif isinstance(error, PlanError):
+            line = next((report.lines[name] for name in error.fields if name in report.lines), line)
+        yield annotation(Severity.ERROR, f"{about}{text}", file=file, line=line, column=column)
+    for finding in report.findings:
+        fix = f"; fix: {finding.fix}" if finding.fix else ""
+        yield annotation(
+            finding.severity,
+            f"{about}{finding.message}{fix}",
+            file=file,
+            line=line_of(finding, report.lines) or report.line,
+            title=finding.code,
+        )
 
 
 def _verdict(report: Report) -> tuple[str]:
@@ -183,6 +296,7 @@ def as_json(report: Report) -> Json:
     """A report for a program."""
     return {
         "file": report.file,
+        "server": report.server,
         "kind": report.kind,
         "error": None if report.error is None else str(report.error),
         "findings": [record(finding) for finding in report.findings],

@@ -1,27 +1,39 @@
-"""Sources of ``planner compile`` that are an engine's own command line instead of a document."""
+"""Sources of commands that are an engine's own command line, script or manifest instead of a document."""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from attrs import frozen
+from attrs import field, frozen
 
+from planner.cli.blocks import Block, Row
 from planner.cli.files import STDIN_NAME, STDIO, read_bytes, read_document, shown_name
 from planner.documents.deployment import Deployment
 from planner.documents.load import load_document
 from planner.documents.plan import Plan
 from planner.documents.tree import printable
 from planner.errors import DocumentError
-from planner.importers.detect import command_begins, is_command, is_document, is_manifest, is_other_command
+from planner.importers.detect import (
+    command_begins,
+    is_command,
+    is_document,
+    is_manifest,
+    is_other_command,
+    start_of,
+)
 
 if TYPE_CHECKING:
-    from planner.importers.vllm import Completion, Imported
+    from planner.importers.imported import Completion, Imported
 
-NAME = "vllm serve"
-ONLY_SERVE = "only vllm serve can be planned"
+ONLY_SERVE = "only a command that starts a server can be planned, such as vllm serve"
+NO_SERVER = "no vllm serve command and no document is found"
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class EngineCommand(click.Command):
@@ -47,11 +59,25 @@ class EngineSource:
 
 @frozen(kw_only=True)
 class Completing:
-    """Options that say what a command line does not."""
+    """Options that say what a command line does not: which server of a file, and what it leaves open."""
 
-    device: str | None
-    model_config: str | None
-    draft_config: str | None
+    device: str | None = None
+    model_config: str | None = None
+    draft_config: str | None = None
+    name: str | None = None
+    values: Mapping[str, str] = field(factory=dict)
+
+    def given(self) -> Iterator[str]:
+        """The options that are given, as a user writes them."""
+        for option, value in (
+            ("--device", self.device),
+            ("--model-config", self.model_config),
+            ("--draft-config", self.draft_config),
+            ("--name", self.name),
+            ("--set", self.values or None),
+        ):
+            if value is not None:
+                yield option
 
     def refuse_all(self, text: str | None, path: str) -> None:
         """Refuses to complete a document, which ``text`` is if it is anything.
@@ -60,17 +86,77 @@ class Completing:
             UsageError: one of the options is given.
             DocumentError: one is given, and there is neither a document nor a command.
         """
-        if (self.device, self.model_config, self.draft_config) == (None, None, None):
-            return
+        option = next(self.given(), None)
         # What cannot be read at all is a matter of whoever reads the document.
-        if text is None or _is_torn(text):
+        if option is None or text is None or _is_torn(text):
             return
         if not is_document(text):
-            raise DocumentError("no vllm serve command and no document is found", path=path)
-        for name in ("device", "model_config", "draft_config"):
-            if getattr(self, name) is not None:
-                option = name.replace("_", "-")
-                raise click.UsageError(f"--{option} completes a command line; a document says it itself")
+            raise DocumentError(NO_SERVER, path=path)
+        raise click.UsageError(f"{option} completes a command line; a document says it itself")
+
+    def completion(self, folder: Path) -> Completion:
+        """The options as the importers take them; ``folder`` is that of the source."""
+        from planner.importers.imported import Completion
+
+        return Completion(
+            model_config=self.model_config,
+            draft_config=self.draft_config,
+            device=self.device,
+            env=dict(os.environ),
+            folder=folder,
+            values=self.values,
+        )
+
+
+def completing_options(function: F) -> F:
+    """The options of ``Completing``, which the command takes as ``completing``."""
+
+    @click.option(
+        "--device", metavar="NAME", help="The accelerator that the server will run on, such as H200."
+    )
+    @click.option("--model-config", metavar="FILE", help="The config.json of the server's model.")
+    @click.option("--draft-config", metavar="FILE", help="The config.json of the server's draft model.")
+    @click.option("--name", "server", metavar="NAME", help="Which server, where a file starts several.")
+    @click.option(
+        "--set",
+        "settings",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="The value of a variable that a script or manifest leaves open; may be repeated.",
+    )
+    @functools.wraps(function)
+    def with_completing(
+        *args: Any,
+        device: str | None,
+        model_config: str | None,
+        draft_config: str | None,
+        server: str | None,
+        settings: tuple[str, ...],
+        **options: Any,
+    ) -> Any:
+        if device is not None and not device.strip():
+            raise click.UsageError("--device is empty; give a name, such as H200")
+        completing = Completing(
+            device=device,
+            model_config=model_config,
+            draft_config=draft_config,
+            name=server,
+            values=dict(map(_setting, settings)),
+        )
+        return function(*args, completing=completing, **options)
+
+    return with_completing  # type: ignore[return-value]
+
+
+def _setting(text: str) -> tuple[str, str]:
+    """The name and the value of ``--set``; the name may be a whole substitution, such as ``$(nproc)``."""
+    from planner.importers.shell import end_of_name
+
+    end = end_of_name(text)
+    name, equals, value = text[:end], text[end : end + 1], text[end + 1 :]
+    if equals != "=" or not name:
+        raise click.UsageError(f"--set {printable(text)}: write NAME=VALUE")
+    return name, value
 
 
 def open_source(source: tuple[str, ...], completing: Completing) -> Deployment | Plan | EngineSource:
@@ -80,33 +166,68 @@ def open_source(source: tuple[str, ...], completing: Completing) -> Deployment |
         UsageError: several documents are given, or a document and options that complete a command line.
         DocumentError: the source cannot be read, or its engine would refuse it.
     """
-    if completing.device is not None and not completing.device.strip():
-        raise click.UsageError("--device is empty; give a name, such as H200")
     if command_begins(source) is not None:
-        from planner.importers.vllm import import_words
-
-        return EngineSource(NAME, import_words(source, _completion(completing)))
+        return open_words(source, None, completing)
     if len(source) > 1:
         more = printable(source[1])
         raise click.UsageError(f"one deployment at a time; {more} is a second (planner check takes several)")
-    _refuse_other_command(source[0])
-    text, name = _text(source[0]), shown_name(source[0])
-    if text is not None and is_manifest(text):
-        raise DocumentError("is a manifest; give the vllm serve line itself", path=name)
-    if text is not None and is_command(text):
-        from planner.importers.vllm import import_text
-
-        name = NAME if text is source[0] else name
-        return EngineSource(name, import_text(text, _completion(completing), path=name))
+    refuse_other_command(source[0])
+    text, name = text_of(source[0]), shown_name(source[0])
+    if text is not None and starts_server(text):
+        return open_text(text, source[0], None, completing)
     completing.refuse_all(text, name)
     if source[0] == STDIO and text is not None:
         return load_document(text.encode("utf-8", "surrogateescape"), path=STDIN_NAME)
     return read_document(source[0])
 
 
-def _refuse_other_command(source: str) -> None:
+def starts_server(text: str) -> bool:
+    """Whether ``text`` is a command, script or manifest that starts a server."""
+    return is_command(text) or is_manifest(text)
+
+
+def open_words(words: tuple[str, ...], engine: str | None, completing: Completing) -> EngineSource:
+    """The server of a command that stands on the command line, cut into words by the user's shell.
+
+    Raises:
+        DocumentError: it starts no server, or a flag or value that the engine would refuse.
+    """
+    from planner.importers.source import COMMANDS, import_words
+
+    start = start_of(words)
+    name = COMMANDS[start.engine] if start is not None else printable(words[0])
+    return EngineSource(name, import_words(words, completing.completion(Path()), engine=engine))
+
+
+def open_text(text: str, source: str, engine: str | None, completing: Completing) -> EngineSource:
+    """The server that ``text`` starts, which is the argument ``source`` itself or what that names.
+
+    Raises:
+        DocumentError: it starts none or several, or a flag or value that the engine would refuse.
+    """
+    from planner.importers.source import COMMANDS, import_text
+
+    is_line = text is source
+    start = start_of(text.split()) if is_line else None
+    name = COMMANDS[start.engine] if start is not None else "command" if is_line else shown_name(source)
+    completion = completing.completion(Path() if is_line else folder_of(source))
+    imported = import_text(text, completion, path=name, engine=engine, name=completing.name)
+    return EngineSource(name, imported)
+
+
+def folder_of(source: str) -> Path:
+    """The folder in which the files that a source names are looked for."""
+    return Path() if source == STDIO else Path(source).parent
+
+
+def refuse_other_command(source: str) -> None:
+    """Refuses a command of an engine that starts no server.
+
+    Raises:
+        UsageError: ``source`` is one.
+    """
     words = source.split()
-    if (words == ["vllm"] or is_other_command(words)) and not os.path.exists(source):
+    if (words in (["vllm"], ["sglang"]) or is_other_command(words)) and not os.path.exists(source):
         raise click.UsageError(ONLY_SERVE)
 
 
@@ -115,8 +236,12 @@ def _is_torn(text: str) -> bool:
     return any("\udc80" <= letter <= "\udcff" for letter in text)
 
 
-def _text(source: str) -> str | None:
-    """The text of a source, or the source itself where that is a command; ``None`` for no text."""
+def text_of(source: str) -> str | None:
+    """The text of a source, or the source itself where that is a command; ``None`` for no text.
+
+    Raises:
+        DocumentError: standard input cannot be read.
+    """
     if is_command(source) and not Path(source).is_file():
         return source
     try:
@@ -128,12 +253,10 @@ def _text(source: str) -> str | None:
         return None
 
 
-def _completion(completing: Completing) -> Completion:
-    from planner.importers.vllm import Completion
-
-    return Completion(
-        model_config=completing.model_config,
-        draft_config=completing.draft_config,
-        device=completing.device,
-        env=dict(os.environ),
-    )
+def import_notes(imported: Imported) -> Iterator[Block]:
+    """What a reader should know of the command line that a deployment comes from."""
+    rows = [Row((note,)) for note in imported.notes]
+    if imported.unused:
+        rows.append(Row((f"without effect on planning: {', '.join(imported.unused)}",)))
+    if rows:
+        yield Block(tuple(rows), title="command line")

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 from attrs import evolve
 
 from planner.cli.blocks import Block, Row, attention_text, decision_blocks, finding_rows, heading
-from planner.cli.commands import Completing, EngineCommand, EngineSource, open_source
-from planner.cli.files import is_same_file, naming, shown_name, write_output
+from planner.cli.commands import (
+    Completing,
+    EngineCommand,
+    EngineSource,
+    completing_options,
+    import_notes,
+    open_source,
+)
+from planner.cli.files import STDIO, is_same_file, naming, shown_name, write_output
 from planner.cli.options import examples, output_format
+from planner.cli.policies import CURVE, Overriding, curve_blocks, policy_options
 from planner.cli.render import show
 from planner.cli.streams import write_stderr
 from planner.compile import compile_plan
-from planner.describe import size_runs
+from planner.describe import counted, size_runs
 from planner.documents.deployment import Deployment
 from planner.documents.plan import TARGET, Finding, Plan, ResolvedFamily, Severity
 from planner.documents.writer import dump_plan, plan_to_json
+from planner.engines.lookup import is_decode
 from planner.errors import DocumentError
 from planner.modes import CUDAGraphMode
-
-if TYPE_CHECKING:
-    from planner.importers.vllm import Imported
 
 MODE_PATH = "compilation.cudagraph_mode"
 
@@ -39,6 +44,8 @@ ENGINE_DEFAULT = "engine-default"
         "planner compile plan.yaml -o plan.yaml     # anew, from the deployment inside",
         "planner compile -o plan.yaml --device H200 vllm serve Qwen/Qwen3-8B --max-num-seqs 64",
         "planner compile --device H100 start-server.sh     # a file with such a command",
+        "planner compile deployment.yaml --policy covering | planner diff plan.yaml -",
+        "planner compile deployment.yaml --traffic histogram.csv --max-graphs 24 -o plan.yaml",
         "cat deployment.yaml | planner compile - --format json --quiet | jq .graphs",
     ),
 )
@@ -46,9 +53,8 @@ ENGINE_DEFAULT = "engine-default"
 @click.option(
     "-o", "--output", metavar="PLAN", help="Write the plan to this file instead of standard output."
 )
-@click.option("--device", metavar="NAME", help="The accelerator that COMMAND will run on, such as H200.")
-@click.option("--model-config", metavar="FILE", help="The config.json of COMMAND's model.")
-@click.option("--draft-config", metavar="FILE", help="The config.json of COMMAND's draft model.")
+@policy_options
+@completing_options
 @output_format("yaml", "json")
 @click.option("-q", "--quiet", is_flag=True, help="No summary on standard error, only errors.")
 @click.pass_context
@@ -56,30 +62,29 @@ def command(
     ctx: click.Context,
     source: tuple[str, ...],
     output: str | None,
-    device: str | None,
-    model_config: str | None,
-    draft_config: str | None,
+    completing: Completing,
+    overriding: Overriding,
     form: str,
     quiet: bool,
 ) -> None:
     """Compile a deployment into the plan of its server's CUDA graphs.
 
     DEPLOYMENT is a file, or - for standard input; it may also be a plan, whose own deployment is then
-    compiled anew. COMMAND is a vllm serve command line as it is pasted: in one argument, in several
-    behind the options, or in a file. The plan goes to standard output or to a file, a summary to
-    standard error.
+    compiled anew. COMMAND is an engine's own command line as it is pasted: in one argument, in several
+    behind the options, or in a file, which may be a script or a manifest. The plan goes to standard
+    output or to a file, a summary to standard error.
 
     Exits with 1 if the plan has findings that are errors; it is written all the same.
     """
-    completing = Completing(device=device, model_config=model_config, draft_config=draft_config)
     found = open_source(source, completing)
     findings: tuple[Finding, ...] = ()
     notes: tuple[Block, ...] = ()
     if isinstance(found, EngineSource):
         name, deployment, findings = found.name, found.imported.deployment, found.imported.findings
-        notes = tuple(command_notes(found.imported))
+        notes = tuple(import_notes(found.imported))
     else:
         name, deployment = shown_name(source[0]), _deployment_of(found, source[0], output)
+    deployment = overriding.applied(deployment, STDIO if isinstance(found, EngineSource) else source[0])
     with naming(name):
         plan = compile_plan(deployment)
     plan = evolve(plan, findings=(*plan.findings, *findings))
@@ -109,27 +114,20 @@ def _deployment_of(document: Deployment | Plan, source: str, output: str | None)
     return document.deployment
 
 
-def command_notes(imported: Imported) -> Iterator[Block]:
-    """What a reader of the plan should know of the command line that it comes from."""
-    rows = [Row((note,)) for note in imported.notes]
-    if imported.unused:
-        rows.append(Row((f"without effect on planning: {', '.join(imported.unused)}",)))
-    if rows:
-        yield Block(tuple(rows), title="command line")
-
-
 def summary(plan: Plan, source: str) -> Iterator[Block]:
     """What a person wants to know of a plan at a glance."""
     target = plan.resolved[TARGET]
     engine = plan.deployment.engine
     version = engine.version or _became(plan, "engine.version") or ""
-    yield heading(f"{plan.name or source}: {engine.name or 'vllm'} {version}, runner {target.runner}")
+    runner = "" if target.lookup is not None else f", runner {target.runner}"
+    yield heading(f"{plan.name or source}: {engine.name or 'vllm'} {version}{runner}")
     yield Block(tuple(_facts(plan, target)))
     yield _graphs(plan)
-    told = (MODE_PATH, ENGINE_DEFAULT)
+    told = (MODE_PATH, ENGINE_DEFAULT, CURVE)
     yield from decision_blocks(
         [decision for decision in plan.decisions if decision.path not in told and decision.rule not in told]
     )
+    yield from curve_blocks(plan)
     if plan.findings:
         yield Block(finding_rows(plan.findings), title="findings")
 
@@ -146,14 +144,7 @@ def _facts(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
     for index, step in enumerate(steps):
         arrow = "" if asked is None and index == 0 else "-> "
         yield Row(("mode" if not arrow else "", f"{arrow}{step.became} ({step.because})"))
-    sizes = target.cudagraph_capture_sizes
-    yield Row(("sizes", f"{size_runs(sizes)} tokens ({len(sizes)} sizes)" if sizes else "none"))
-    length = target.decode_query_len or 1
-    lengths = size_runs(target.uniform_query_lens or (length,))
-    yield Row(
-        ("decode", f"up to {target.max_num_seqs} requests of {lengths} token{'s' if length > 1 else ''}")
-    )
-    yield Row(("step", f"up to {target.max_num_batched_tokens} tokens"))
+    yield from _phases(plan, target) if target.lookup is not None else _sizes(target)
     if target.lora_cases != (0,):
         yield Row(("LoRA", f"captured for {size_runs(target.lora_cases)} active"))
     if target.attention_support is not None:
@@ -162,6 +153,30 @@ def _facts(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
     if defaults:
         values = (f"{decision.path.removeprefix('engine.')} {decision.became}" for decision in defaults)
         yield Row(("defaults", ", ".join(values)))
+
+
+def _sizes(target: ResolvedFamily) -> Iterator[Row]:
+    sizes = target.cudagraph_capture_sizes
+    yield Row(("sizes", f"{size_runs(sizes)} tokens ({len(sizes)} sizes)" if sizes else "none"))
+    length = target.decode_query_len or 1
+    lengths = size_runs(target.uniform_query_lens or (length,))
+    yield Row(
+        ("decode", f"up to {target.max_num_seqs} requests of {lengths} token{'s' if length > 1 else ''}")
+    )
+    yield Row(("step", f"up to {target.max_num_batched_tokens} tokens"))
+
+
+def _phases(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
+    """The sizes of engines that look decode up by requests."""
+    entries = plan.graphs.get(TARGET, ())
+    decode = sorted({entry.num_reqs or 0 for entry in entries if is_decode(entry)})
+    prefill = sorted({entry.num_tokens for entry in entries if not is_decode(entry)})
+    length = counted(target.decode_query_len or 1, "token")
+    yield Row(("decode", f"{size_runs(decode)} requests ({len(decode)} sizes)" if decode else "no graphs"))
+    yield Row(("prefill", f"{size_runs(prefill)} tokens ({len(prefill)} sizes)" if prefill else "no graphs"))
+    yield Row(("step", f"decode of up to {target.max_num_seqs} requests of {length}"))
+    if target.max_num_batched_tokens is not None:
+        yield Row(("", f"prefill of up to {target.max_num_batched_tokens} tokens"))
 
 
 def _graphs(plan: Plan) -> Block:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -16,6 +16,7 @@ from planner.describe import counted, label
 from planner.documents.data import plain
 from planner.documents.deployment import Json
 from planner.explain import Explanation, explain
+from planner.policies.compare import UnderPolicy, under_other_policies
 from planner.queries import Query
 
 
@@ -50,15 +51,40 @@ def command(source: str, family: str, form: str, **batch: int | bool | None) -> 
     """Explain what PLAN does with one batch.
 
     Shows the graph that serves it, the padding, every graph that dispatch looks at and why it fits
-    or not, and the decisions that led there. - reads the plan from standard input.
+    or not, the decisions that led there, and what other policies would have it run in. - reads the
+    plan from standard input.
     """
     plan = read_plan(source)
     with naming(source):
         explanation = explain(plan, Query(**batch), family)  # type: ignore[arg-type]
+    others = tuple(under_other_policies(plan, explanation.query, family))
     if form == "json":
-        write_stdout(to_json(as_json(explanation)))
+        write_stdout(to_json({**as_json(explanation), "other_policies": _others_json(others, explanation)}))
     else:
-        show(tuple(summary(explanation, plan.name or shown_name(source))))
+        blocks = summary(explanation, plan.name or shown_name(source))
+        show((*blocks, *_other_blocks(others, explanation)))
+
+
+def _other_blocks(others: Sequence[UnderPolicy], explanation: Explanation) -> Iterator[Block]:
+    """What the batch would run in if another policy had chosen the sizes."""
+    rows = []
+    for other in others:
+        graph = "none: it runs eagerly" if other.entry is None else label(other.entry)
+        tokens = other.padding(explanation.query.num_tokens)
+        padding = f"{counted(tokens, 'token')} of padding" if tokens else "no padding"
+        rows.append(Row((str(other.policy), graph, "" if other.entry is None else padding)))
+    if rows:
+        yield Block(tuple(rows), title="under other policies")
+
+
+def _others_json(others: Sequence[UnderPolicy], explanation: Explanation) -> Json:
+    return {
+        str(other.policy): {
+            "entry": plain(other.entry),
+            "padding_tokens": other.padding(explanation.query.num_tokens),
+        }
+        for other in others
+    }
 
 
 def summary(explanation: Explanation, name: str) -> Iterator[Block]:

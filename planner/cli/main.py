@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -17,7 +18,18 @@ import click
 from planner.cli.streams import drop, unwritten, write_stderr, write_stdout
 from planner.errors import GraphplanError
 
-COMMANDS = ("compile", "check", "explain", "dispatch", "diff", "capture", "cache", "schema")
+COMMANDS = (
+    "compile",
+    "check",
+    "import",
+    "explain",
+    "dispatch",
+    "diff",
+    "traffic",
+    "capture",
+    "cache",
+    "schema",
+)
 
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
@@ -35,7 +47,9 @@ class CommandLine(click.Group):
         """The command ``cmd_name``, from the module of that name."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"planner.cli.{cmd_name}").command
+        # A module cannot have the name of a keyword.
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"planner.cli.{module}").command
         return command
 
     def main(

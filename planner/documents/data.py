@@ -16,8 +16,9 @@ from planner.descriptors import PlanEntry
 from planner.documents.deployment import API_VERSION, Deployment, HfConfig, Json
 from planner.documents.plan import Plan
 
-UNWRITTEN = frozenset({"ignored", "with_lora"})
-"""Fields that are no keys: other settings that are kept, and what follows from the surroundings."""
+UNWRITTEN = frozenset({"ignored", "with_lora", "histogram"})
+"""Fields that are no keys: other settings that are kept, what follows from the surroundings, and what is
+read from a file beside the document."""
 
 VLLM_CONFIG = "vllm_config"
 """Class variable of the sections that also take whatever keys that config of vLLM has."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from attrs import field, frozen
 
 from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS
+from planner.documents.engine_sections import SglangSection, TensorrtLlmSection
 from planner.errors import PlanError
 from planner.modes import (
     AttentionSupport,
@@ -22,6 +23,7 @@ from planner.modes import (
     Runner,
     Usage,
 )
+from planner.traffic.histogram import Histogram
 
 API_VERSION = "graphplan/v1"
 
@@ -57,7 +59,7 @@ class EngineSection:
 
     name: str | None = None
     version: str | None = None
-    runner: Runner | None = None
+    runner: Runner | None = field(default=None, metadata={"choices": (Runner.V1, Runner.V2)})
     usage: Usage | None = None
     performance_mode: PerformanceMode | None = None
     optimization_level: int | None = field(default=None, metadata=within(0, 3))
@@ -118,7 +120,7 @@ class AttentionSection:
 
 @frozen(kw_only=True)
 class ParallelSection:
-    """vLLM's ParallelConfig."""
+    """vLLM's ParallelConfig. ``enable_dp_attention`` is SGLang's and TensorRT-LLM's."""
 
     vllm_config: ClassVar[str] = "ParallelConfig"
 
@@ -127,6 +129,7 @@ class ParallelSection:
     pipeline_parallel_size: int | None = field(default=None, metadata=within(1))
     prefill_context_parallel_size: int | None = field(default=None, metadata=within(1))
     decode_context_parallel_size: int | None = field(default=None, metadata=within(1))
+    enable_dp_attention: bool | None = None
     enable_expert_parallel: bool | None = None
     is_moe_model: bool | None = None
     all2all_backend: str | None = None
@@ -145,12 +148,16 @@ class ParallelSection:
 
 @frozen(kw_only=True)
 class SchedulerSection:
-    """vLLM's SchedulerConfig. Tokens and requests are counted for one data-parallel rank."""
+    """vLLM's SchedulerConfig. Tokens and requests are counted for one data-parallel rank.
+
+    SGLang counts both over the ranks of its data-parallel attention, and takes -1 tokens for prefill
+    that is not chunked.
+    """
 
     vllm_config: ClassVar[str] = "SchedulerConfig"
 
     max_num_seqs: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
-    max_num_batched_tokens: int | None = field(default=None, metadata=within(1))
+    max_num_batched_tokens: int | None = None
     max_num_active_seqs: int | None = field(default=None, metadata=within(1))
     enable_chunked_prefill: bool | None = None
     async_scheduling: bool | None = None
@@ -249,9 +256,39 @@ class DeviceSection:
 
 @frozen(kw_only=True)
 class CaptureSection:
-    """How the capture sizes are chosen."""
+    """How the capture sizes are chosen: by whom, for what traffic, and within which limits.
+
+    ``traffic`` is the file of a histogram, or ``cache`` for the counts of a cache;
+    ``traffic_sha256`` is the digest of what was counted, which stands in plans. ``max_graphs`` bounds
+    the graphs of one mode and LoRA case, that is the capture sizes; ``max_padding`` the share of
+    padded tokens, from 0 to 1; ``memory_budget`` GiB of all graphs of one rank; ``startup_budget``
+    the seconds that their capture takes. ``step_times`` are measured pairs (tokens, seconds of a
+    step); without them a step costs its tokens.
+    """
 
     policy: CapturePolicy | None = None
+    traffic: str | None = None
+    traffic_sha256: str | None = None
+    max_graphs: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
+    max_padding: float | None = field(default=None, metadata=within(0, 1))
+    memory_budget: float | None = field(default=None, metadata=within(0))
+    startup_budget: float | None = field(default=None, metadata=within(0))
+    step_times: tuple[tuple[float, ...], ...] | None = None
+    histogram: Histogram | None = None
+
+    @property
+    def limits(self) -> dict[str, int | float]:
+        """The limits that are given, by their name."""
+        names = ("max_graphs", "max_padding", "memory_budget", "startup_budget")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    @property
+    def unused(self) -> Iterator[str]:
+        """The keys that are given and that the policy makes nothing of."""
+        if self.policy is not CapturePolicy.TRAFFIC:
+            yield from (name for name in ("traffic", "step_times") if getattr(self, name) is not None)
+        if self.policy in (None, CapturePolicy.ENGINE):
+            yield from self.limits
 
 
 @frozen(kw_only=True)
@@ -271,6 +308,8 @@ class Deployment:
     lora: LoraSection | None = None
     compilation: CompilationSection = field(factory=CompilationSection)
     kv_transfer: KvTransferSection = field(factory=KvTransferSection)
+    sglang: SglangSection | None = None
+    tensorrt_llm: TensorrtLlmSection | None = None
     device: DeviceSection = field(factory=DeviceSection)
     capture: CaptureSection = field(factory=CaptureSection)
 
@@ -315,3 +354,4 @@ class Deployment:
             section = getattr(self, name)
             if section is not None:
                 yield from (f"{name}.{key}" for key in section.ignored)
+        yield from (f"capture.{key}" for key in self.capture.unused)

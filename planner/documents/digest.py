@@ -24,9 +24,14 @@ def plan_digest(
     resolved: Mapping[str, ResolvedFamily],
     graphs: Mapping[str, Sequence[PlanEntry]],
 ) -> str:
-    """SHA-256 over the canonical JSON of what decides a capture; the deployment's name does not."""
+    """SHA-256 over the canonical JSON of what decides a capture.
+
+    The deployment's name does not, nor does where its traffic lies: the digest of what was counted does.
+    """
     described = plain(deployment)
     described.pop("name", None)
+    if "traffic_sha256" in (capture := described.get("capture", {})):
+        capture.pop("traffic", None)
     entries = {family: [entry_data(entry) for entry in graph] for family, graph in graphs.items()}
     data = {"deployment": described, "resolved": plain(resolved), "graphs": entries}
     return PREFIX + hashlib.sha256(canonical_json(data)).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from attrs import evolve, fields
 
@@ -13,8 +14,10 @@ from planner.documents.plan import Plan
 from planner.documents.scalars import is_null, to_str
 from planner.documents.sources import Document, Source, read_source
 from planner.documents.structure import structure
+from planner.documents.traffic import with_traffic
 from planner.documents.tree import Node, NodeError, Table, described, shown, under
-from planner.errors import ArgumentError
+from planner.engines.shared import engine_faults
+from planner.errors import ArgumentError, GraphplanError
 from planner.modes import Runner
 
 DEPLOYMENT = Deployment.__name__
@@ -143,7 +146,22 @@ def _body(document: Document, kind: str) -> Table:
 
 
 def _deployment(document: Document) -> Deployment:
-    return structure(with_configs(_body(document, DEPLOYMENT), document.folder), Deployment)
+    body = with_configs(_body(document, DEPLOYMENT), document.folder)
+    deployment = structure(body, Deployment)
+    _refuse_settings_of_other_engines(body, deployment)
+    return _with_traffic(body, deployment, document.folder)
+
+
+def _with_traffic(body: Table, deployment: Deployment, folder: Path) -> Deployment:
+    """``deployment`` with the traffic that it is planned for."""
+    capture = body.values.get("capture")
+    if not isinstance(capture, Table) or "traffic" not in capture.values:
+        return deployment
+    with under("capture"), under("traffic"):
+        try:
+            return with_traffic(deployment, folder)
+        except GraphplanError as error:
+            raise NodeError(str(error), capture.values["traffic"].place) from None
 
 
 def _plan(document: Document) -> Plan:
@@ -152,7 +170,23 @@ def _plan(document: Document) -> Plan:
     if isinstance(deployment, Table):
         with under("deployment"):
             body.values["deployment"] = with_configs(deployment, document.folder)
-    return _with_lora_families(structure(body, Plan))
+    plan = structure(body, Plan)
+    if isinstance(deployment, Table):
+        with under("deployment"):
+            _refuse_settings_of_other_engines(deployment, plan.deployment)
+    return _with_lora_families(plan)
+
+
+def _refuse_settings_of_other_engines(body: Table, deployment: Deployment) -> None:
+    """Refuse what the deployment's engine has no name for, as a key that nobody knows is refused."""
+    for fault in engine_faults(deployment):
+        section, _, key = fault.path.partition(".")
+        table, name = (body.values[section], key) if key else (body, section)
+        if not isinstance(table, Table):
+            raise TypeError(f"{section} was read from no mapping")
+        error = NodeError(fault.message, table.values[name].place if fault.of_value else table.keys[name])
+        error.keys.extend(reversed(fault.path.split(".")))
+        raise error
 
 
 def _with_lora_families(plan: Plan) -> Plan:

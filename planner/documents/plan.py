@@ -42,12 +42,28 @@ class Microbatching:
 
 
 @frozen(kw_only=True)
+class Lookup:
+    """How a batch finds its graph where decode is looked up by requests, and prefill by tokens.
+
+    Without ``pads_decode``, decode replays graphs of exactly its requests only.
+    ``max_prefill_factor`` bounds the tokens of a prefill graph to that many times those of the batch,
+    ``max_prefill_seq_len`` the tokens of its longest sequence, context included. With
+    ``shares_decode_size``, data-parallel ranks decode in the size of the rank with the most requests.
+    """
+
+    pads_decode: bool = True
+    max_prefill_factor: int | None = field(default=None, metadata=within(1))
+    max_prefill_seq_len: int | None = field(default=None, metadata=within(1))
+    shares_decode_size: bool = False
+
+
+@frozen(kw_only=True)
 class ResolvedFamily:
     """What was derived for one family of graphs; sizes and lengths count tokens of one rank.
 
     ``cudagraph_capture_sizes`` ascend. ``decode_query_len`` is the family's own query length,
     ``uniform_query_lens`` those that its FULL decode entries are made for. ``lora_cases`` are the
-    captured numbers of active adapters, 0 for none.
+    captured numbers of active adapters, 0 for none. ``lookup`` is there for engines other than vLLM.
     """
 
     runner: Runner
@@ -64,6 +80,7 @@ class ResolvedFamily:
     attention_support: AttentionSupport | None = None
     attention_groups: tuple[AttentionGroup, ...] = ()
     microbatching: Microbatching | None = None
+    lookup: Lookup | None = None
 
     @property
     def limiting_groups(self) -> tuple[AttentionGroup, ...]:

@@ -7,10 +7,12 @@ makes objects of the document's choosing; everything that could grow without bou
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import yaml
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from planner.documents.tree import (
     MAX_DEPTH,
@@ -27,6 +29,7 @@ from planner.documents.tree import (
 )
 
 MAX_BYTES = 16 * 2**20
+_MERGE = "<<"
 
 # The pure-Python parser gives the same events, several times slower.
 PARSER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -44,9 +47,33 @@ def read_yaml(source: str | bytes, path: str | None = None, parser: type[Any] = 
         DocumentError: not UTF-8, too large, not YAML, or YAML that documents do not use: tags,
             directives, merge keys, duplicate keys, keys that are no scalars, several documents.
     """
+    with _named(path):
+        root = _read_events(parser(_checked_text(source)), _Builder([], {})).root
+        if root is None or _is_nothing(root):
+            raise NodeError("the document is empty")
+        return root
+
+
+def read_foreign_yaml(source: str | bytes, path: str | None = None, parser: type[Any] = PARSER) -> list[Node]:
+    """The trees of all documents in ``source``, which was written for other programs than this.
+
+    Merge keys are followed. Tags are passed over, as nothing is made of what they ask for. Documents
+    with nothing in them are left out.
+
+    Raises:
+        DocumentError: as by ``read_yaml``, but for tags, merge keys and several documents.
+    """
+    with _named(path):
+        builder = _ForeignBuilder([], {})
+        _read_events(parser(_checked_text(source)), builder)
+        return [root for root in builder.roots if not _is_nothing(root)]
+
+
+@contextmanager
+def _named(path: str | None) -> Iterator[None]:
+    """Raises whatever is wrong with the text as an error of the document ``path``."""
     try:
-        text = _checked_text(source)
-        return _read_events(parser(text))
+        yield
     except NodeError as error:
         raise error.in_document(path) from None
     except yaml.MarkedYAMLError as error:
@@ -165,8 +192,7 @@ class _Builder:
     def scalar(self, event: Any) -> None:
         place = _start(event)
         text: str = event.value
-        if event.tag is not None:
-            raise _tag_error(event.tag, place)
+        self.check_tag(event.tag, place)
         if not text.isascii():
             _refuse_surrogates(text, place)
         self.count(1, len(text), place)
@@ -180,8 +206,8 @@ class _Builder:
 
     def open_key(self, parent: _Open, key: Scalar) -> None:
         text, place = key.text, key.place
-        if key.plain and text == "<<":
-            raise NodeError("merge keys (<<) are not supported; write the keys out", place)
+        if key.plain and text == _MERGE:
+            self.check_merge(place)
         table = parent.node
         if isinstance(table, Table):
             if text in table.keys:
@@ -193,8 +219,7 @@ class _Builder:
             parent.key = text
 
     def begin(self, event: Any, node: Items | Table) -> None:
-        if event.tag is not None:
-            raise _tag_error(event.tag, node.place)
+        self.check_tag(event.tag, node.place)
         if self.stack and self.stack[-1].expects_key():
             raise NodeError("a key must be a single word or a string, not a list or a mapping", node.place)
         self.check_depth(1, node.place)
@@ -224,6 +249,13 @@ class _Builder:
         self.count(target.nodes, target.characters, place)
         self.check_depth(target.levels, place)
         self.place_node(target.node, target.levels)
+
+    def check_merge(self, place: Place) -> None:
+        raise NodeError("merge keys (<<) are not supported; write the keys out", place)
+
+    def check_tag(self, tag: str | None, place: Place) -> None:
+        if tag is not None:
+            raise _tag_error(tag, place)
 
     def check_depth(self, levels: int, place: Place) -> None:
         if len(self.stack) + levels > MAX_DEPTH:
@@ -256,8 +288,49 @@ class _Builder:
             self.root = node
 
 
-def _read_events(parser: Any) -> Node:
-    builder = _Builder([], {})
+@define(eq=False)
+class _ForeignBuilder(_Builder):
+    """Builds every document of a file, with what its tags and merge keys mean to others left harmless."""
+
+    roots: list[Node] = field(factory=list)
+
+    def take(self, event: Any) -> None:
+        kind = type(event)
+        if kind is yaml.DocumentStartEvent:
+            self.root = None
+            self.anchors.clear()
+        elif kind is yaml.DocumentEndEvent:
+            if self.root is not None:
+                self.roots.append(self.root)
+        else:
+            _Builder.take(self, event)
+
+    def check_tag(self, tag: str | None, place: Place) -> None:
+        pass
+
+    def check_merge(self, place: Place) -> None:
+        pass
+
+    def end(self) -> None:
+        node = self.stack[-1].node
+        if isinstance(node, Table) and _MERGE in node.values:
+            _merge(node)
+        _Builder.end(self)
+
+
+def _merge(table: Table) -> None:
+    """Gives a mapping the keys of those that its merge key names, where it has none of its own."""
+    merged = table.values.pop(_MERGE)
+    del table.keys[_MERGE]
+    for other in merged.items if isinstance(merged, Items) else [merged]:
+        if isinstance(other, Table):
+            for key, value in other.values.items():
+                if key not in table.values:
+                    table.values[key] = value
+                    table.keys[key] = other.keys[key]
+
+
+def _read_events(parser: Any, builder: _Builder) -> _Builder:
     get_event = parser.get_event
     try:
         while not isinstance(event := get_event(), yaml.StreamEndEvent):
@@ -265,10 +338,11 @@ def _read_events(parser: Any) -> Node:
     except NodeError as error:
         error.keys.extend(builder.keys())
         raise
-    root = builder.root
-    if root is None or (isinstance(root, Scalar) and root.plain and not root.text):
-        raise NodeError("the document is empty")
-    return root
+    return builder
+
+
+def _is_nothing(root: Node) -> bool:
+    return isinstance(root, Scalar) and root.plain and not root.text
 
 
 def _start(event: Any) -> Place:

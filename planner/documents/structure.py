@@ -213,14 +213,20 @@ class _NotGivenError(Exception):
 
 
 def _field_reader(field: Attribute[Any], converter: BaseConverter) -> Hook:
-    """How one field's value is read: null, type, and the limits in the field's metadata."""
+    """How one field's value is read: null, type, and the limits in the field's metadata.
+
+    Null is a value only of an optional field that has another default.
+    """
     read = converter.get_structure_hook(field.type)
     is_required = field.default is NOTHING
     minimum, maximum, choices = (field.metadata.get(name) for name in ("minimum", "maximum", "choices"))
     is_limited = bool(field.metadata)
+    has_null = field.default is not None and type(None) in get_args(field.type)
 
     def reader(node: Node, _: Any) -> Any:
         if is_null(node):
+            if has_null:
+                return None
             if is_required:
                 raise NodeError(f"a value is required here, found {described(node)}", node.place)
             raise _NotGivenError

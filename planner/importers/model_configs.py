@@ -14,7 +14,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from planner.documents.sources import read_source
+from planner.documents.sources import read_file, read_source
 from planner.documents.tree import Scalar, Table, printable
 from planner.errors import DocumentError
 
@@ -23,6 +23,8 @@ HUB_IDS = "hub-ids.yaml"
 _HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 _REVISION = re.compile(r"[0-9a-f]{40}")
 _REFERENCE = re.compile(r"[\w.-]{1,96}(?:/[\w.-]{1,96}){0,4}")
+_MAX_REFERENCE = 1024
+"""Longest file that names a commit, in bytes."""
 _LOCAL = ("./", "../", "/", "~")
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -126,10 +128,14 @@ def _in_hub_cache(model: str, env: Mapping[str, str], revision: str) -> ModelCon
     repository = hub / f"models--{model.replace('/', '--')}"
     try:
         if not _REVISION.fullmatch(revision):
-            revision = (repository / "refs" / revision).read_text(encoding="utf-8").strip()
+            revision = _first_line(repository / "refs" / revision)
         path = repository / "snapshots" / revision / CONFIG_NAME
         if _REVISION.fullmatch(revision) and path.is_file():
             return ModelConfig(path, f"Hugging Face cache, revision {revision[:12]}")
-    except (OSError, ValueError):
+    except (DocumentError, OSError, ValueError):
         return None
     return None
+
+
+def _first_line(path: Path) -> str:
+    return read_file(path, max_bytes=_MAX_REFERENCE).decode("utf-8").strip()

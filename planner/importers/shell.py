@@ -1,53 +1,64 @@
 """Splitting pasted shell text into commands and words, without ever running anything.
 
 Only what people paste is read: quotes, escapes, comments, line continuations, operators between
-commands. A variable that the text itself sets to a plain value stands for it. What a shell would have
-to look up besides (other variables, substitutions) is remembered on its word, so that whoever needs the
-word can refuse it by name.
+commands, files written out of the text itself. A variable that the text sets to a plain value stands
+for it. What a shell would have to look up besides (other variables, substitutions) is remembered on its
+word, so that whoever needs the word can refuse it by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import define, field, frozen
 
 from planner.errors import DocumentError
 from planner.importers.variables import Variables
+from planner.importers.words import Word, hole, unmarked, word_of
 
 MAX_TEXT = 2**20
 """Longest text in characters; the longest command line of Linux is of this order."""
 
 _BLANKS = " \t\r"
 _SEPARATORS = "\n;|&()"
-_SPLIT = re.compile(r"[\s*?\[]")
-"""What makes other words of a value without quotes."""
-_REDIRECTION = re.compile(r"\d*(?:>>|>&|>\||<<<|<<|<&|<>|>|<)|&>>?")
+_REDIRECTION = re.compile(r"\d*(?:>>|>&|>\||<<<|<<-?|<&|<>|>|<)|&>>?")
 _VARIABLE = re.compile(
     r"""\$ (?: \{ (?P<prefix> [\#!]?) (?P<braced>\w+) (?P<rest> [^}]*) \}?
           | (?P<plain> [A-Za-z_]\w* | [0-9@*\#?!$-])
           | (?P<command> \())""",
     re.VERBOSE,
 )
+_PLAIN = re.compile(r"[\w./:=,@%+~^\[\]{}-]+", re.ASCII)
+_PLAIN_IN_QUOTES = re.compile(r'[^"\\$`]+')
+_ELEMENTS = re.compile(r'"\$\{(\w+)\[[@*]\]\}"')
+_ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+_WRITERS = frozenset({"cat", "tee"})
+"""Commands that write the text behind ``<<`` to a file as it is."""
 
 
 @frozen
-class Word:
-    """One word as the command would receive it.
+class Script:
+    """What a shell text holds: its commands, each as its words, and the files that it writes itself.
 
-    ``unknown`` lists what a shell would have looked up, such as ``$MODEL``. ``line`` and ``column``
-    are counted from 1; a word that no text stands behind has neither.
+    ``files`` has the text of each by its name as the script spells it.
     """
 
-    text: str
-    line: int | None = None
-    column: int | None = None
-    unknown: tuple[str, ...] = ()
+    commands: tuple[tuple[Word, ...], ...]
+    files: Mapping[str, str]
 
 
-def commands_of(text: str, path: str | None) -> list[list[Word]]:
-    """The commands in ``text``, each as its words. Redirections are left out.
+def read_script(
+    text: str,
+    path: str | None,
+    *,
+    given: Mapping[str, str] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Script:
+    """The commands and files of ``text``. Redirections are left out.
+
+    ``given`` are values of variables that win over what the text says, ``env`` those that it starts with.
 
     Raises:
         DocumentError: a quote is never closed, blanks stand after the backslash that should continue a
@@ -55,7 +66,23 @@ def commands_of(text: str, path: str | None) -> list[list[Word]]:
     """
     if len(text) > MAX_TEXT:
         raise DocumentError(f"longer than {MAX_TEXT // 2**20} MiB; paste the command alone", path=path)
-    return [command for command in _Reader(text.removeprefix("\ufeff"), path).commands() if command]
+    reader = _Reader(text.removeprefix("\ufeff"), path, variables=Variables(given or {}, dict(env or {})))
+    commands = tuple(tuple(command) for command in reader.commands() if command)
+    return Script(commands, reader.files)
+
+
+def commands_of(text: str, path: str | None) -> list[list[Word]]:
+    """The commands in ``text`` alone, as by ``read_script``."""
+    return [list(command) for command in read_script(unmarked(text, path), path).commands]
+
+
+@frozen
+class _Pending:
+    """A text behind ``<<`` that begins on the next line."""
+
+    end: str
+    is_plain: bool
+    strips_tabs: bool
 
 
 @define
@@ -64,10 +91,14 @@ class _Reader:
     path: str | None
     at: int = 0
     letters: list[str] = field(factory=list)
-    unknown: list[str] = field(factory=list)
+    ready: list[Word] = field(factory=list)
     began: int | None = None
     before: str = "\n"
     variables: Variables = field(factory=Variables)
+    files: dict[str, str] = field(factory=dict)
+    pending: list[_Pending] = field(factory=list)
+    target: Word | None = None
+    breaks: list[int] | None = None
 
     def commands(self) -> Iterator[list[Word]]:
         words: list[Word] = []
@@ -75,26 +106,27 @@ class _Reader:
             letter = self.text[self.at]
             if self.began is None and (redirection := _REDIRECTION.match(self.text, self.at)):
                 self.at = redirection.end()
-                if redirection[0] == "<<":
-                    # Where its text ends is not followed, so that nothing behind it is certain.
-                    self.variables.parenthesis("(")
-                self._skip_target()
+                self._redirect(redirection[0])
             elif letter in _BLANKS:
-                words.extend(self._word())
+                words.extend(self._words())
                 self.at += 1
+            elif letter == "(" and (array := _ARRAY.fullmatch("".join(self.letters))):
+                self._array(array)
             elif letter in _SEPARATORS:
-                words.extend(self._word())
+                words.extend(self._words())
                 self._learn(words, letter)
+                self.at += 1
+                if letter == "\n":
+                    self._read_files(words)
                 yield words
                 words = []
-                self.at += 1
             elif letter in "<>":
-                words.extend(self._word())
+                words.extend(self._words())
             elif letter == "#" and self.began is None:
                 self._skip_comment()
             else:
                 self._letter(letter)
-        words.extend(self._word())
+        words.extend(self._words())
         yield words
 
     def _learn(self, words: list[Word], after: str) -> None:
@@ -125,16 +157,26 @@ class _Reader:
         elif letter in "$`":
             self._looked_up(quoted=False)
         else:
-            self.letters.append(letter)
-            self.at += 1
+            self._take_plain(_PLAIN)
 
-    def _word(self) -> list[Word]:
-        if self.began is None:
-            return []
-        line, column = self._place(self.began)
-        word = Word("".join(self.letters), line, column, tuple(self.unknown))
-        self.letters, self.unknown, self.began = [], [], None
-        return [word]
+    def _take_plain(self, plain: re.Pattern[str]) -> None:
+        """Takes one letter, and those behind it that mean nothing but themselves."""
+        found = plain.match(self.text, self.at + 1)
+        end = found.end() if found else self.at + 1
+        self.letters.append(self.text[self.at : end])
+        self.at = end
+
+    def _words(self) -> list[Word]:
+        """Ends the word that is being read, which may have become several, or none."""
+        self._end_word()
+        words, self.ready = self.ready, []
+        return words
+
+    def _end_word(self) -> None:
+        if self.began is not None and self.letters:
+            line, column = self._place(self.began)
+            self.ready.append(word_of("".join(self.letters), line, column))
+        self.letters, self.began = [], None
 
     def _continues_line(self) -> bool:
         """Steps over a backslash that ends its line.
@@ -151,8 +193,14 @@ class _Reader:
         return True
 
     def _double_quoted(self) -> None:
+        if (array := _ELEMENTS.match(self.text, self.at)) is not None:
+            elements = self.variables.elements(array[1])
+            self._expand((hole(f"${array[1]}"),) if elements is None else elements)
+            self.at = array.end()
+            return
         start = self.at
         self.at += 1
+        self.letters.append("")
         while self.at < len(self.text):
             letter = self.text[self.at]
             if letter == '"':
@@ -165,39 +213,49 @@ class _Reader:
             elif letter in "$`":
                 self._looked_up(quoted=True)
             else:
-                self.letters.append(letter)
-                self.at += 1
+                self._take_plain(_PLAIN_IN_QUOTES)
         raise self._error('the quote " is never closed', start)
 
+    def _expand(self, words: Sequence[str]) -> None:
+        """Takes in what one place of the text stands for, which may end words and begin others."""
+        began = self.began
+        for index, word in enumerate(words):
+            if index:
+                self._end_word()
+                self.began = began
+            self.letters.append(word)
+
     def _looked_up(self, *, quoted: bool) -> None:
-        """Puts the value of a variable that is known; else keeps the source text and remembers it."""
+        """Puts the value of a variable that is known, else a hole."""
         if self.text[self.at] == "`":
             end = self._closing("`")
-            found, self.at = self.text[self.at : end + 1], end + 1
+            found = self.text[self.at : end + 1]
+            self._substitute(found, found, end + 1, quoted=quoted)
         elif (match := _VARIABLE.match(self.text, self.at)) is None:
             self.letters.append("$")
             self.at += 1
-            return
         elif match["command"]:
-            end = self._end_of_parentheses(match.end() - 1)
-            found, self.at = self.text[self.at : end], end
-        elif (value := self._value(match, quoted=quoted)) is not None:
-            self.letters.append(value)
-            self.at = match.end()
-            return
+            end = self.end_of_parentheses(match.end() - 1)
+            found = self.text[self.at : end]
+            self._substitute(found, found, end, quoted=quoted)
         else:
-            found, self.at = f"${match['braced'] or match['plain']}", match.end()
-        self.unknown.append(found)
-        self.letters.append(found)
+            name = match["braced"] or match["plain"]
+            rest = match["rest"] or ""
+            if match["prefix"] or not (rest or ":-").startswith(":-"):
+                self.letters.append(hole(f"${name}"))
+                self.at = match.end()
+            else:
+                # A value without letters gives way to the default.
+                key = name if self.variables.value(name) or not rest else ""
+                self._substitute(key, f"${name}", match.end(), quoted=quoted)
 
-    def _value(self, match: re.Match[str], *, quoted: bool) -> str | None:
-        """The value of a variable where it is known and the word stays one word with it."""
-        if match["prefix"] or not (match["rest"] or ":-").startswith(":-"):
-            return None
-        value = self.variables.known.get(match["braced"] or match["plain"])
-        return value if value and (quoted or not _SPLIT.search(value)) else None
+    def _substitute(self, key: str, found: str, end: int, *, quoted: bool) -> None:
+        value = self.variables.value(key)
+        words = (value,) if quoted and value is not None else self.variables.words(key)
+        self._expand((hole(found),) if words is None else words)
+        self.at = end
 
-    def _end_of_parentheses(self, at: int) -> int:
+    def end_of_parentheses(self, at: int) -> int:
         depth = 0
         for end in range(at, len(self.text)):
             depth += {"(": 1, ")": -1}.get(self.text[end], 0)
@@ -211,21 +269,94 @@ class _Reader:
             raise self._error(f"the quote {quote} is never closed", self.at)
         return end
 
-    def _skip_target(self) -> None:
-        """Steps over the file that a redirection names."""
+    def _array(self, assignment: re.Match[str]) -> None:
+        """Takes in the elements of an array up to the parenthesis that closes it."""
+        name, adds = assignment[1], bool(assignment[2])
+        self.letters, self.began = [], None
+        self.at += 1
+        elements: list[Word] = []
+        while self.at < len(self.text) and (letter := self.text[self.at]) != ")":
+            if letter in _BLANKS or letter == "\n":
+                elements.extend(self._words())
+                self.at += 1
+            elif letter == "#" and self.began is None:
+                self._skip_comment()
+            else:
+                self._letter(letter)
+        elements.extend(self._words())
+        self.at += 1
+        certain = self.before in "\n;" and not any(word.unknown for word in elements)
+        self.variables.set_array(name, tuple(word.text for word in elements) if certain else None, adds=adds)
+
+    def _redirect(self, operator: str) -> None:
+        """Takes in the file, or the end mark of the text, that a redirection names."""
         while self.at < len(self.text) and self.text[self.at] in _BLANKS:
             self.at += 1
+        start = self.at
         while self.at < len(self.text) and self.text[self.at] not in _BLANKS + _SEPARATORS + "<>":
             self._letter(self.text[self.at])
-        self._word()
+        words = self._words()
+        if operator in ("<<", "<<-") and words:
+            is_plain = any(letter in "'\"\\" for letter in self.text[start : self.at])
+            self.pending.append(_Pending(words[0].text, is_plain, operator.endswith("-")))
+        elif operator in (">", ">|") and words:
+            self.target = words[0]
+
+    def _read_files(self, words: list[Word]) -> None:
+        """Reads the texts that were announced with ``<<``, and keeps one that becomes a file."""
+        target, self.target = self.target, None
+        writer = words[0].text if words else ""
+        if writer == "tee":
+            target = next((word for word in words[1:] if not word.text.startswith("-")), None)
+        for pending in self.pending:
+            body = self._text_until(pending)
+            if target is not None and not target.unknown and writer in _WRITERS:
+                self.files[target.text] = body if pending.is_plain else self._filled(body)
+        self.pending = []
+
+    def _text_until(self, pending: _Pending) -> str:
+        lines = []
+        while self.at < len(self.text):
+            end = self.text.find("\n", self.at)
+            end = len(self.text) if end < 0 else end
+            line = self.text[self.at : end].removesuffix("\r")
+            self.at = min(end + 1, len(self.text))
+            line = line.lstrip("\t") if pending.strips_tabs else line
+            if line == pending.end:
+                break
+            lines.append(line)
+        return "".join(f"{line}\n" for line in lines)
+
+    def _filled(self, body: str) -> str:
+        """A text with its plain variables, as far as they are known; others stay as they are written."""
+
+        def value(match: re.Match[str]) -> str:
+            name = match["braced"] or match["plain"] or ""
+            known = None if match["prefix"] or match["rest"] else self.variables.value(name)
+            return match[0] if known is None else known
+
+        return _VARIABLE.sub(value, body)
 
     def _skip_comment(self) -> None:
         end = self.text.find("\n", self.at)
         self.at = len(self.text) if end < 0 else end
 
     def _place(self, at: int) -> tuple[int, int]:
-        return self.text.count("\n", 0, at) + 1, at - self.text.rfind("\n", 0, at)
+        if self.breaks is None:
+            self.breaks = [index for index, letter in enumerate(self.text) if letter == "\n"]
+        line = bisect_left(self.breaks, at)
+        return line + 1, at - (self.breaks[line - 1] if line else -1)
 
     def _error(self, message: str, at: int) -> DocumentError:
         line, column = self._place(at)
         return DocumentError(message, path=self.path, line=line, column=column)
+
+
+def end_of_name(text: str) -> int:
+    """Where what ``text`` begins with ends: a name, or a whole substitution that may hold ``=`` itself."""
+    reader = _Reader(text, None)
+    if text.startswith(("$(", "`")):
+        end = text.find("`", 1) + 1 if text.startswith("`") else reader.end_of_parentheses(1)
+        return end or len(text)
+    end = text.find("=")
+    return len(text) if end < 0 else end

@@ -20,12 +20,21 @@ from planner.rules.settings import Settings
 
 
 def block_draft_family(
-    settings: Settings, target: ResolvedFamily, attention: Attention, *, from_anchor: bool
+    settings: Settings,
+    target: ResolvedFamily,
+    attention: Attention,
+    *,
+    from_anchor: bool,
+    as_drafted: bool = False,
 ) -> Family:
-    """The family of a draft that proposes whole blocks; ``from_anchor`` is DSpark's layout."""
+    """The family of a draft that proposes whole blocks; ``from_anchor`` is DSpark's layout.
+
+    The engine makes its graphs for the lengths of the target's schedule, among which the draft's own
+    may not be; ``as_drafted`` has them made for that one instead.
+    """
     mode, because = draft_mode(target.cudagraph_mode, attention.draft_support)
     query_len = settings.num_speculative_tokens if from_anchor else settings.query_len
-    query_lens = (query_len,) if from_anchor else settings.query_lens
+    query_lens = (query_len,) if from_anchor or as_drafted else settings.query_lens
     resolved, entries = draft_graphs(target, mode=mode, query_len=query_len, query_lens=query_lens)
     return Family(
         name=DRAFT,

@@ -15,7 +15,7 @@ from planner.methods import (
     method_kind,
     similar_method,
 )
-from planner.modes import Runner
+from planner.modes import CapturePolicy, Runner
 from planner.rules.attention import Attention
 from planner.rules.draft import block_draft_family
 from planner.rules.draft_autoregressive import autoregressive_families, multi_module_family
@@ -65,7 +65,8 @@ def draft_families(
         return _v1_families(speculative, target)
     method = method_kind(speculative.method)
     if method == DFLASH:
-        family = block_draft_family(settings, target, attention, from_anchor=False)
+        as_drafted = deployment.capture.policy not in (None, CapturePolicy.ENGINE)
+        family = block_draft_family(settings, target, attention, from_anchor=False, as_drafted=as_drafted)
         return OtherFamilies(families=(family,))
     if method == DSPARK:
         family = block_draft_family(settings, target, attention, from_anchor=True)

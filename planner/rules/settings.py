@@ -24,7 +24,7 @@ from planner.rules.schedule import Tier, dense_schedule, schedule_fault, tiers_o
 if TYPE_CHECKING:
     from planner.models.facts import ModelFacts
 
-SUPPORTED_ENGINES = {"vllm": ("0.33",)}
+SUPPORTED_ENGINES = {"vllm": ("0.33",), "sglang": ("0.5.23",), "tensorrt-llm": ("1.2", "1.3")}
 
 DEFAULT_DECODE_THRESHOLD = 32
 DEFAULT_PREFILL_THRESHOLD = 512
@@ -80,7 +80,7 @@ def settle(deployment: Deployment) -> Settings:
     Raises:
         PlanError: the engine would refuse a value, or graphplan does not know the engine.
     """
-    _require_supported_engine(deployment)
+    require_supported_engine(deployment)
     engine = deployment.engine
     usage = engine.usage or Usage.API_SERVER
     performance_mode = engine.performance_mode or PerformanceMode.BALANCED
@@ -121,7 +121,12 @@ def settle(deployment: Deployment) -> Settings:
     )
 
 
-def _require_supported_engine(deployment: Deployment) -> None:
+def require_supported_engine(deployment: Deployment) -> None:
+    """Refuse an engine, or a version of one, whose rules are not known.
+
+    Raises:
+        PlanError: it is one of those.
+    """
     engine = deployment.engine
     name = engine.name or "vllm"
     if name not in SUPPORTED_ENGINES:

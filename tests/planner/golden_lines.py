@@ -18,15 +18,16 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def golden_lines(runner: str) -> list[dict[str, Any]]:
     """The lines that the model runner ``runner`` (``v1`` or ``v2``) answered."""
-    return [line for line in _lines("vllm-0.33") if line["deployment"]["engine"]["runner"] == runner]
+    return [line for line in lines_of("vllm-0.33") if line["deployment"]["engine"]["runner"] == runner]
 
 
 def backend_lines() -> list[dict[str, Any]]:
     """The lines about attention backends."""
-    return _lines("vllm-0.33-backends")
+    return lines_of("vllm-0.33-backends")
 
 
-def _lines(stem: str) -> list[dict[str, Any]]:
+def lines_of(stem: str) -> list[dict[str, Any]]:
+    """The lines of one file, by its name without the ending."""
     whole = PROJECT.parent / "shared" / "golden" / f"{stem}.jsonl.gz"
     sample = PROJECT / "tests" / "data" / f"{stem}-sample.jsonl.gz"
     with gzip.open(whole if whole.is_file() else sample, "rt", encoding="utf-8") as file:

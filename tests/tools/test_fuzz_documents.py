@@ -44,7 +44,7 @@ def test_a_number_makes_the_same_document_each_time() -> None:
     [
         (VALID, "plan"),
         (b"apiVersion: graphplan/v1\nkind: Deployment\n", "compiled"),
-        (b"apiVersion: graphplan/v1\nkind: Deployment\nengine: {name: sglang}\n", "PlanError"),
+        (b"apiVersion: graphplan/v1\nkind: Deployment\nengine: {name: lmdeploy}\n", "PlanError"),
         (b"kind: x", "DocumentError"),
         (b"\xff", "DocumentError"),
     ],

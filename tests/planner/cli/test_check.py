@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,95 @@ def test_standard_input_is_the_document_or_the_log(run: Run) -> None:
     result = run("check", "-", "--log", "-", input=DEPLOYMENT)
     assert result.exit_code == 2
     assert "standard input (-) can be given once only" in one_line(result.stderr)
+
+
+CORPUS = PROJECT / "tests" / "data" / "corpus" / "vllm"
+EXAMPLES = PROJECT / "plans" / "examples"
+
+
+def test_every_server_of_a_manifest_is_checked(run: Run) -> None:
+    reports = json.loads(run("check", CORPUS / "30-two-servers.yaml", "--format", "json").stdout)
+    assert [report["server"] for report in reports] == ["deployment/prefill/vllm", "deployment/decode/vllm"]
+    named = run("check", CORPUS / "30-two-servers.yaml", "--name", "decode", "--format", "json")
+    assert [report["server"] for report in json.loads(named.stdout)] == ["deployment/decode/vllm"]
+
+
+def test_options_for_one_server_are_refused_for_several(run: Run) -> None:
+    result = run("check", CORPUS / "30-two-servers.yaml", "--model-config", "x.json")
+    assert result.exit_code == 2
+    assert "give one with --name" in one_line(result.stderr)
+
+
+def test_findings_of_a_manifest_are_annotations_of_its_lines(run: Run) -> None:
+    file = EXAMPLES / "kubernetes-vllm.yaml"
+    result = run("check", file, "--device", "H100", "--format", "github")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    sizes = 1 + file.read_text().splitlines().index("        - --cudagraph-capture-sizes")
+    assert lines[0].startswith(
+        f"::warning file={file},line={sizes},title=decode-hole::deployment/qwen/vllm: "
+    )
+    assert all(line.startswith("::notice ") for line in lines[1:])
+    assert run("check", file, "--device", "H100", "--format", "github", "--strict").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("43-misspelt-flag.yaml", "line=10,col=7::pod/p/c: --max-num-sqs: is no flag"),
+        ("46-value-from-a-config-map.yaml", "line=9,col=7::pod/p/c: VLLM_USE_V2_MODEL_RUNNER: "),
+        ("44-variable-that-matters.sh", "line=1,col=41::line 1: --max-num-seqs: "),
+    ],
+)
+def test_errors_are_annotations_too(run: Run, name: str, place: str) -> None:
+    result = run("check", CORPUS / name, "--format", "github")
+    assert result.exit_code == 2
+    assert result.stdout.startswith(f"::error file={CORPUS / name},{place}")
+
+
+def test_a_refused_combination_is_annotated_at_its_flag(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(
+        "vllm serve Qwen/Qwen3-8B \\\n"
+        "  --cudagraph-capture-sizes 1 2 4 \\\n"
+        "  --max-cudagraph-capture-size 8\n"
+    )
+    result = run("check", file, "--format", "github")
+    assert result.exit_code == 2
+    assert result.stdout.startswith(f"::error file={file},line=")
+    assert ",line=1:" not in result.stdout
+
+
+def test_documents_are_annotated_without_lines(run: Run, deployment: Path) -> None:
+    result = run("check", deployment, "--format", "github")
+    assert all(f"file={deployment},title=" in line for line in result.stdout.splitlines())
+
+
+def test_files_that_start_nothing_are_passed_over_if_asked(
+    run: Run, tmp_path: Path, deployment: Path
+) -> None:
+    service = tmp_path / "service.yaml"
+    service.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: vllm-openai}\nspec: {ports: []}\n")
+    other = tmp_path / "notes.txt"
+    other.write_text("nothing")
+    assert run("check", service, other, "--skip-others").exit_code == 0
+    assert run("check", service).exit_code == 2
+    assert run("check", other).exit_code == 2
+    result = run("check", other, deployment, "--skip-others", "--format", "json")
+    assert [report["file"] for report in json.loads(result.stdout)] == [str(deployment)]
+
+
+def test_a_manifest_comes_from_standard_input_too(run: Run) -> None:
+    text = (EXAMPLES / "kubernetes-vllm.yaml").read_text()
+    result = run("check", "-", "--format", "github", input=text)
+    assert result.stdout.startswith("::warning line=")
+
+
+def test_the_hook_and_the_workflow_call_what_exists(run: Run) -> None:
+    hooks = (PROJECT / ".pre-commit-hooks.yaml").read_text()
+    workflow = (EXAMPLES / "check-plans.workflow.yml").read_text()
+    assert "entry: planner check --skip-others" in hooks
+    options = set(re.findall(r"--[a-z-]+", hooks + workflow))
+    described = run("check", "--help").stdout
+    assert options
+    assert all(option in described for option in options)

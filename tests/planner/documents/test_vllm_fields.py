@@ -25,7 +25,7 @@ SECTIONS = (
     SchedulerSection,
     SpeculativeSection,
 )
-OWN = {"config", "attention_support"}
+OWN = {"config", "attention_support", "enable_dp_attention"}
 
 
 @pytest.mark.parametrize("section", SECTIONS)

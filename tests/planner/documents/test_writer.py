@@ -6,7 +6,7 @@ from typing import Any, get_args, get_origin
 
 import pytest
 import yaml
-from attrs import evolve, fields, resolve_types
+from attrs import evolve, fields, has, resolve_types
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,7 @@ from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry, Prologue
 from planner.documents import deployment as sections
 from planner.documents import writer
 from planner.documents.data import UNWRITTEN, as_data
+from planner.documents.engine_sections import SglangSection, TensorrtLlmSection
 from planner.documents.hf_config import FACTS
 from planner.documents.load import load_deployment, load_plan
 from planner.documents.plan import AttentionGroup, Decision, Finding, Microbatching, Plan, ResolvedFamily
@@ -23,7 +24,7 @@ from planner.documents.vllm_fields import vllm_fields
 from planner.documents.writer import EMITTER, PurePythonEmitter, dump_deployment, dump_plan, plan_to_json
 from planner.documents.writer import _dump as dump
 from planner.errors import DocumentError
-from planner.modes import AttentionSupport, CUDAGraphMode, Runner
+from planner.modes import AttentionSupport, CapturePolicy, CUDAGraphMode, Runner
 
 EMITTERS = {EMITTER, PurePythonEmitter}
 
@@ -50,6 +51,8 @@ def limited(field: Any) -> st.SearchStrategy[int]:
 
 def values_of(annotation: Any, field: Any) -> st.SearchStrategy[Any]:
     """Values of a field of a section, by its type."""
+    if "choices" in field.metadata:
+        return st.sampled_from(field.metadata["choices"])
     inner = [part for part in get_args(annotation) if part not in (type(None), ...)]
     origin = get_origin(annotation)
     if origin is tuple:
@@ -63,11 +66,13 @@ def values_of(annotation: Any, field: Any) -> st.SearchStrategy[Any]:
     known = {
         str: texts,
         bool: st.booleans(),
-        float: st.floats(0, 1e6),
+        float: st.floats(0, field.metadata.get("maximum", 1e6)),
         Any: json_values,
         sections.HfConfig: configs,
     }
-    return known[annotation] if annotation in known else st.sampled_from(list(annotation))
+    if annotation in known:
+        return known[annotation]
+    return section(annotation) if has(annotation) else st.sampled_from(list(annotation))
 
 
 def section(cls: Any) -> st.SearchStrategy[Any]:
@@ -94,7 +99,31 @@ def section(cls: Any) -> st.SearchStrategy[Any]:
     return st.builds(lambda values, rest: cls(**values, ignored=rest), given_values, ignored)
 
 
-deployments = st.builds(
+def as_vllm_takes_it(deployment: sections.Deployment) -> sections.Deployment:
+    """``deployment`` without what only other engines take, and traffic that is in no file."""
+    tokens, capture = deployment.scheduler.max_num_batched_tokens, deployment.capture
+    if capture.policy is CapturePolicy.TRAFFIC and capture.traffic is not None:
+        capture = evolve(capture, traffic="cache")
+    return evolve(
+        deployment,
+        parallel=evolve(deployment.parallel, enable_dp_attention=None),
+        scheduler=evolve(
+            deployment.scheduler, max_num_batched_tokens=None if tokens is None else max(tokens, 1)
+        ),
+        capture=capture,
+    )
+
+
+other_engines = st.builds(
+    sections.Deployment,
+    engine=st.just(sections.EngineSection(name="sglang")),
+    sglang=section(SglangSection),
+) | st.builds(
+    sections.Deployment,
+    engine=st.just(sections.EngineSection(name="tensorrt-llm")),
+    tensorrt_llm=section(TensorrtLlmSection),
+)
+deployments = other_engines | st.builds(
     sections.Deployment,
     name=st.none() | texts,
     engine=section(sections.EngineSection),
@@ -106,7 +135,7 @@ deployments = st.builds(
     compilation=section(sections.CompilationSection),
     device=section(sections.DeviceSection),
     capture=section(sections.CaptureSection),
-)
+).map(as_vllm_takes_it)
 counts = st.integers(1, 1 << 20)
 entries = st.builds(
     PlanEntry,

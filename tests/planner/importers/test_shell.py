@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import DocumentError
-from planner.importers.shell import MAX_TEXT, commands_of
+from planner.importers.shell import MAX_TEXT, commands_of, end_of_name, read_script
 
 
 def texts(text: str) -> list[list[str]]:
@@ -84,7 +84,7 @@ def test_a_text_of_megabytes_is_refused() -> None:
         commands_of("a" * (MAX_TEXT + 1), None)
 
 
-@given(st.lists(st.text(min_size=1), min_size=1))
+@given(st.lists(st.text(st.characters(exclude_characters="\x01\x02"), min_size=1), min_size=1))
 def test_whatever_python_quotes_comes_back(words: list[str]) -> None:
     assert texts(shlex.join(words)) == [words]
 
@@ -115,7 +115,6 @@ def test_a_variable_that_the_text_sets_to_a_plain_value_stands_for_it(text: str,
     [
         "M=$1\nserve $M",
         "M=$(ls)\nserve $M",
-        "M='a b'\nserve $M",
         "M=a serve $M",
         "test x && M=a\nserve $M",
         "(M=a\n)\nserve $M",
@@ -138,3 +137,91 @@ def test_a_variable_that_is_not_certain_stays_unknown(text: str) -> None:
 
 def test_arithmetic_is_quoted_whole() -> None:
     assert commands_of("$((2 * (3 + 1)))", None)[0][0].unknown == ("$((2 * (3 + 1)))",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("M='a b'\nserve $M x$M", ["serve", "a", "b", "xa", "b"]),
+        ("M='a b'\nserve \"$M\"", ["serve", "a b"]),
+        ('M=\nserve $M "$M" x$M', ["serve", "", "x"]),
+        ("A=(a 'b c' # why\n d)\nserve \"${A[@]}\" e", ["serve", "a", "b c", "d", "e"]),
+        ('A=(a)\nA+=(b)\nserve "${A[@]}"', ["serve", "a", "b"]),
+        ('A=()\nserve "${A[@]}" b', ["serve", "b"]),
+    ],
+)
+def test_values_become_words_as_in_a_shell(text: str, words: list[str]) -> None:
+    command = commands_of(text, None)[-1]
+    assert [word.text for word in command] == words
+    assert not any(word.unknown for word in command)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M='a*'\nserve $M",
+        'if x; then\nM=(a)\nfi\nserve "${M[@]}"',
+        'M=($x)\nserve "${M[@]}"',
+        'M=(a)\nM+=($x)\nserve "${M[@]}"',
+        'M=(a)\nunset M\nserve "${M[@]}"',
+        'M+=(a)\nserve "${M[@]}"',
+        'serve "${M[@]}"',
+    ],
+)
+def test_words_that_are_not_certain_stay_unknown(text: str) -> None:
+    assert commands_of(text, None)[-1][-1].unknown == ("$M",)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "words"),
+    [
+        ("serve $M", {"M": "a b"}, ["serve", "a", "b"]),
+        ("M=x\nserve $M", {"M": "a"}, ["serve", "a"]),
+        ("serve ${M:-c}", {"M": "a"}, ["serve", "a"]),
+        ("serve $(nproc --all)", {"$(nproc --all)": "4"}, ["serve", "4"]),
+        ("serve $((N * 2)) `x`", {"$((N * 2))": "4", "`x`": "y"}, ["serve", "4", "y"]),
+        ('serve "${M[@]}"', {"M": "a 'b c'"}, ["serve", "a", "b c"]),
+        ("if x; then M=b; fi\nserve $M", {"M": "a"}, ["serve", "a"]),
+    ],
+)
+def test_what_the_user_says_wins(text: str, given: dict[str, str], words: list[str]) -> None:
+    command = read_script(text, None, given=given).commands[-1]
+    assert [(word.text, word.unknown) for word in command] == [(word, ()) for word in words]
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("cat > f <<E\na: 1\nE\nls", {"f": "a: 1\n"}),
+        ("cat <<'E' > f\nit's\nE\n", {"f": "it's\n"}),
+        ("tee f > /dev/null <<E\na\nE\n", {"f": "a\n"}),
+        ("cat <<-E >f\n\ta\n\tE\nls", {"f": "a\n"}),
+        ("N=3\ncat > f <<E\na: $N $M\nE\n", {"f": "a: 3 $M\n"}),
+        ("N=3\ncat > f <<'E'\na: $N\nE\n", {"f": "a: $N\n"}),
+        ("cat > f <<E\nnever closed\n", {"f": "never closed\n"}),
+        ("python3 - <<E\nprint('x')\nE\n", {}),
+        ("cat > $F <<E\na\nE\n", {}),
+    ],
+)
+def test_files_that_a_script_writes_out_of_itself_are_kept(text: str, files: dict[str, str]) -> None:
+    assert read_script(text, None).files == files
+
+
+def test_commands_go_on_behind_a_text_that_became_a_file() -> None:
+    script = read_script("cat > f <<E\n'\nvllm serve a\nE\nvllm serve b", None)
+    assert [word.text for word in script.commands[-1]] == ["vllm", "serve", "b"]
+    assert script.commands[-1][0].line == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("A=b=c", "A"), ("$((A==1))=2", "$((A==1))"), ("`a=b`=2", "`a=b`"), ("A", "A"), ("$(a", "$(a")],
+)
+def test_a_name_ends_where_its_value_begins(text: str, name: str) -> None:
+    assert text[: end_of_name(text)] == name
+
+
+@pytest.mark.parametrize("letter", ["\x01", "\x02"])
+def test_the_marks_of_holes_are_no_text(letter: str) -> None:
+    with pytest.raises(DocumentError, match="is not allowed here"):
+        commands_of(f"serve {letter}", None)

@@ -8,7 +8,8 @@ import pytest
 
 from planner.documents.deployment import Deployment
 from planner.errors import DocumentError
-from planner.importers.vllm import Completion, Imported, import_text, import_words
+from planner.importers.imported import Completion, Imported
+from planner.importers.source import import_text, import_words
 from planner.modes import CUDAGraphMode
 
 NOWHERE = Completion(env={"HF_HOME": "/nonexistent"})
@@ -177,12 +178,12 @@ def test_words_that_a_shell_has_split_are_the_same_line() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ls", "line: no vllm serve command is found"),
-        ("vllm serve a\nvllm serve b", "line: 2 vLLM commands are found, on lines 1, 2; give one"),
+        ("ls", "line: no command that starts a server is found, such as vllm serve"),
+        ("vllm serve a\nvllm serve b", "line: 2 servers are found: line 1, line 2; give one with --name"),
         ("vllm serve a b", "line:1:14: b stands where only one model may be named"),
         ("vllm serve a --model b", "b stands where only one model may be named"),
-        ("vllm serve $M", "line:1:12: $M is left to the shell, which is not run; write its value"),
-        ("VLLM_USE_V2_MODEL_RUNNER=$R vllm serve m", "VLLM_USE_V2_MODEL_RUNNER: $R is left to the shell"),
+        ("vllm serve $M", "line:1:12: $M is not looked up or run here; give its value with --set M=VALUE"),
+        ("VLLM_USE_V2_MODEL_RUNNER=$R vllm serve m", "VLLM_USE_V2_MODEL_RUNNER: $R is not looked up"),
         ("vllm serve m -tp 0", "line:1:14: -tp: 0 is too small"),
         ("vllm serve m -cc '{\"cudagraph_mod\": 1}'", "-cc: compilation.cudagraph_mod: unknown key"),
         ("vllm serve m -cc 3", "line:1:14: -cc: needs a mapping in JSON"),
@@ -215,13 +216,13 @@ def test_settings_that_planning_never_reads_are_kept_where_the_document_knows_th
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("vllm serve m --config c.yaml", "line:1:14: --config: is not read yet; write its flags on the line"),
+        ("vllm serve m --config c.yaml", "line:1:14: --config: c.yaml: no such file"),
         (
             "docker run --env-file e vllm/vllm-openai --model m",
             "--env-file: is not read; write -e NAME=VALUE",
         ),
         ("docker run --entrypoint=sh vllm/vllm-openai m", "--entrypoint: changes what the image starts"),
-        ("docker pull vllm/vllm-openai", "no vllm serve command is found"),
+        ("docker pull vllm/vllm-openai", "no command that starts a server is found"),
         ("vllm serve ./nowhere-at-all", "there is no such folder here"),
         ("vllm serve /nowhere/at/all/", "there is no such folder here"),
         ("vllm serve '~/nowhere-at-all'", "there is no such folder here"),

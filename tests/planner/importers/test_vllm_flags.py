@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from planner.errors import DocumentError
-from planner.importers.shell import Word
-from planner.importers.vllm_flags import CommandLine, flags, parse_words
+from planner.importers.flags import CommandLine
+from planner.importers.vllm_flags import grammar, parse_words
+from planner.importers.words import Word
 
 
 def parse(line: str) -> CommandLine:
@@ -92,25 +93,23 @@ def test_a_wrong_flag_is_named(line: str, message: str) -> None:
 def test_a_flag_given_twice_counts_as_it_is_given_last_and_that_is_said() -> None:
     line = parse("--max-num-seqs 5 --max-num-seqs 6")
     assert line.given["--max-num-seqs"].value == 6
-    assert line.remarks == ["--max-num-seqs is given more than once; vLLM takes the last"]
+    assert line.remarks == ["--max-num-seqs is given more than once; the last counts"]
 
 
 def test_the_keys_of_a_json_flag_replace_its_whole_value_as_in_the_engine() -> None:
     line = parse('-cc.mode=1 -cc \'{"cudagraph_mode": "FULL"}\'')
     assert line.given["--compilation-config"].value == {"mode": 1}
-    assert line.remarks == [
-        "--compilation-config is given once as a whole and once by keys; vLLM takes the last"
-    ]
+    assert line.remarks == ["--compilation-config is given once as a whole and once by keys; the last counts"]
 
 
-def test_a_variable_as_a_value_is_refused_by_name() -> None:
-    words = [Word("--max-num-seqs"), Word("$N", 3, 4, ("$N",))]
-    with pytest.raises(DocumentError, match=r"--max-num-seqs: \$N is left to the shell"):
-        parse_words(words, None)
+def test_a_value_that_is_not_known_is_kept_as_such() -> None:
+    unknown = Word("$N", 3, 4, ("$N",))
+    given = parse_words([Word("--max-num-seqs"), unknown], None).given["--max-num-seqs"]
+    assert (given.value, given.unknown) == (None, unknown)
 
 
 def test_every_spelling_belongs_to_one_flag() -> None:
-    spellings = [spelling for flag in set(flags().values()) for spelling in flag.spellings]
+    spellings = [spelling for flag in set(grammar().table.values()) for spelling in flag.spellings]
     assert len(spellings) == len(set(spellings)) > 400
 
 

@@ -83,7 +83,10 @@ def test_what_the_name_of_a_device_tells_may_be_overruled() -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"engine": {"name": "sglang"}}, "'sglang' is no engine that can be planned for; those are: vllm"),
+        (
+            {"engine": {"name": "lmdeploy"}},
+            "'lmdeploy' is no engine that can be planned for; those are: vllm",
+        ),
         ({"engine": {"version": "0.32"}}, "'0.32' are not known; supported versions: 0.33"),
         ({"device": {"compute_capability": "9"}}, "'9' is no compute capability; write it as 9.0"),
         ({"speculative": {"method": "mtp"}}, "the number of draft tokens is not given"),

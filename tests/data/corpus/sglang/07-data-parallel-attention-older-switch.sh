@@ -1,0 +1,1 @@
+python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --trust-remote-code --tp 8 --dp 8 --enable-dp-attention --moe-a2a-backend deepep --deepep-mode low_latency --moe-dense-tp-size 1 --enable-dp-lm-head

@@ -1,0 +1,1 @@
+python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --chunked-prefill-size -1 --context-length 32Ki --page-size 64 --kv-cache-dtype fp8_e4m3 --max-total-tokens 200k --dtype bfloat16 --schedule-policy lpm

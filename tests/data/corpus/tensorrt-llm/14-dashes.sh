@@ -1,0 +1,1 @@
+trtllm-serve Qwen/Qwen3-8B --max-batch-size 8

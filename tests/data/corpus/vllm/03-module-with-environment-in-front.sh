@@ -1,0 +1,1 @@
+VLLM_BATCH_INVARIANT=1 CUDA_VISIBLE_DEVICES=0,1,2,3 python3 -m vllm.entrypoints.openai.api_server --model mistralai/Mixtral-8x7B-Instruct-v0.1 -tp 4 --dtype auto --kv-cache-dtype fp8_e5m2 --enforce-eager

@@ -1,0 +1,1 @@
+vllm serve acme/embedder-v2 --runner pooling --max-num-seqs 256

@@ -1,0 +1,1 @@
+vllm serve Qwen/Qwen3-8B --cudagraph-capture-sizes 1 2 4 -cc '{"cudagraph_capture_sizes": [1, 2, 8]}'

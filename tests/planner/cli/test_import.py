@@ -1,0 +1,122 @@
+"""``planner import``: from what starts a server to a Deployment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.documents.load import load_deployment
+from tests.planner.cli.conftest import PROJECT, Run, one_line
+
+CORPUS = PROJECT / "tests" / "data" / "corpus"
+LINE = "vllm serve Qwen/Qwen3-8B --max-num-seqs 6 --port 8000"
+
+
+def test_a_line_becomes_a_deployment_and_notes(run: Run) -> None:
+    result = run("import", LINE)
+    assert result.exit_code == 0
+    assert load_deployment(result.stdout).scheduler.max_num_seqs == 6
+    assert "without effect on planning: --port" in result.stderr
+    assert "facts shipped for Qwen/Qwen3-8B" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        LINE.split(),
+        ["vllm", LINE],
+        ["vllm", *LINE.split()],
+        ["-q", "--device", "H200", *LINE.split()],
+        ["vllm", "--device", "H200", *LINE.split()],
+    ],
+)
+def test_a_line_may_be_given_in_every_way(run: Run, args: list[str]) -> None:
+    result = run("import", *args)
+    assert result.exit_code == 0
+    found = load_deployment(result.stdout)
+    assert found.scheduler.max_num_seqs == 6
+    assert found.device.name == ("H200" if "--device" in args else None)
+
+
+def test_standard_input_and_files_are_read(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(LINE)
+    assert run("import", "-", input=LINE).stdout == run("import", tmp_path / "run.sh").stdout
+    assert run("import", "-q", tmp_path / "run.sh").stderr == ""
+
+
+def test_a_file_of_settings_needs_its_engine(run: Run) -> None:
+    settings = CORPUS / "tensorrt-llm" / "03-config-file.settings.yaml"
+    found = run("import", "tensorrt-llm", settings)
+    assert load_deployment(found.stdout).parallel.enable_dp_attention is True
+    refused = run("import", settings)
+    assert refused.exit_code == 2
+    assert "no command that starts a server is found" in one_line(refused.stderr)
+
+
+def test_one_server_of_several_is_named(run: Run) -> None:
+    manifest = CORPUS / "vllm" / "30-two-servers.yaml"
+    refused = run("import", manifest)
+    assert refused.exit_code == 2
+    assert "2 servers are found: deployment/prefill/vllm, deployment/decode/vllm" in one_line(refused.stderr)
+    assert load_deployment(run("import", manifest, "--name", "decode").stdout).name == "decode"
+
+
+def test_values_are_given_beside_the_source(run: Run) -> None:
+    script = CORPUS / "vllm" / "15-values-from-outside.sh"
+    values = ("MODEL=Qwen/Qwen3-8B", "$(nvidia-smi -L | wc -l)=4", "$((BATCH * 2))=64")
+    options = [word for value in values for word in ("--set", value)]
+    assert load_deployment(run("import", script, *options).stdout).parallel.tensor_parallel_size == 4
+    refused = run("import", script)
+    assert "$MODEL is not looked up or run here; give its value with --set MODEL=VALUE" in refused.stderr
+
+
+def test_files_beside_a_script_are_found_from_anywhere(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run("import", CORPUS / "vllm" / "17-config-file.sh")
+    assert load_deployment(result.stdout).scheduler.max_num_seqs == 96
+
+
+def test_the_output_replaces_deployments_only(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "d.yaml"
+    assert run("import", "-o", target, LINE).exit_code == 0
+    assert run("import", "-o", target, LINE).exit_code == 0
+    target.write_text("replicas: 1")
+    assert "holds something else" in one_line(run("import", "-o", target, LINE).stderr)
+
+
+def test_what_is_not_known_of_the_model_is_said(run: Run) -> None:
+    result = run("import", "vllm serve acme/new-model")
+    assert result.exit_code == 0
+    assert "no config.json is known for acme/new-model" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["vllm"], "name what to import behind vllm"),
+        (["sglang", LINE], "no command that starts a sglang server is found; it starts one of vllm"),
+        (["a.sh", "b.sh"], "one source at a time; b.sh is a second"),
+        (["nowhere.sh"], "nowhere.sh: no such file"),
+        (["--set", "A", LINE], "--set A: write NAME=VALUE"),
+        (["--set", "=A", LINE], "--set =A: write NAME=VALUE"),
+        (["--device", " ", LINE], "--device is empty"),
+        (["vllm bench serve"], "only a command that starts a server"),
+        (["vllm serve m --max-num-sqs 1"], "did you mean --max-num-seqs?"),
+        ([str(PROJECT / "plans" / "deployments" / "llama-3.1-8b-24gb.yaml")], "is a document already"),
+        (["vllm serve m $(a)"], "$(a) is not looked up or run here; give its value with --set '$(a)=VALUE'"),
+    ],
+)
+def test_a_wrong_call_is_one_line(run: Run, args: list[str], message: str) -> None:
+    result = run("import", *args)
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)
+
+
+def test_bytes_that_are_no_text_are_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"\xff\xfe vllm serve \xff")
+    result = run("import", tmp_path / "x")
+    assert result.exit_code in (0, 2)
+    assert "internal error" not in result.stderr

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planner.errors import DocumentError
+from planner.importers.imported import Completion, Imported
+from planner.importers.source import import_text
+
+
+def imported(line: str, folder: Path, settings: str = "{}") -> Imported:
+    (folder / "x.yaml").write_text(settings)
+    completion = Completion(env={"HF_HOME": "/nonexistent"}, folder=folder)
+    return import_text(f"trtllm-serve m {line}", completion, path="line")
+
+
+def test_a_flag_that_the_file_overrides_is_told(tmp_path: Path) -> None:
+    found = imported("--max_batch_size 8 --config x.yaml", tmp_path, "max_batch_size: 4")
+    assert found.deployment.scheduler.max_num_seqs == 4
+    assert "--max_batch_size: the config file's max_batch_size wins over it" in found.notes
+
+
+def test_keys_without_effect_are_listed(tmp_path: Path) -> None:
+    settings = (
+        "kv_cache_config: {free_gpu_memory_fraction: 0.9, dtype: auto}\nmoe_config: {backend: TRTLLM, x: yes}"
+    )
+    found = imported("--config x.yaml --reasoning_parser qwen3", tmp_path, settings)
+    assert found.unused == ("kv_cache_config.free_gpu_memory_fraction", "moe_config", "--reasoning_parser")
+
+
+@pytest.mark.parametrize(
+    ("line", "settings", "message"),
+    [
+        (
+            "--config x.yaml",
+            "cuda_graph_confg: {}",
+            "x.yaml:1:1: cuda_graph_confg: is no key that is known; did you",
+        ),
+        (
+            "--config x.yaml",
+            "cuda_graph_config: {batch_sizes: [0]}",
+            "x.yaml:1:1: cuda_graph_config: tensorrt_llm.",
+        ),
+        ("--config x.yaml", "cuda_graph_config: {sizes: [1]}", "is no key of it"),
+        ("--config x.yaml", "max_batch_size: many", "x.yaml:1:1: max_batch_size: expected"),
+        ("--config x.yaml", "lora_config: 3", "lora_config: expected a mapping"),
+        ("--config x.yaml", "- a", "expected one mapping of settings, found a list"),
+        ("--config x.yaml", "a: 1\n---\nb: 1", "expected one mapping of settings, found several documents"),
+        ("--config x.txt", "", "x.txt is no file of YAML by its name; give a .yaml file"),
+        ("--config gone.yaml", "", "gone.yaml: no such file"),
+        ("--config $X", "", "$X is not looked up or run here"),
+        ("--backend tensorrt", "", "only the PyTorch backend can be planned"),
+        ("n", "", "n stands where only one model may be named"),
+        ("--tp 2", "", "--tp: is no flag of trtllm-serve"),
+    ],
+)
+def test_a_wrong_line_or_file_is_refused(line: str, settings: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DocumentError) as error:
+        imported(line, tmp_path, settings or "{}")
+    assert message in str(error.value)
+
+
+def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+    assert imported("--config x.yaml", tmp_path, "# nothing yet\n").deployment.tensorrt_llm is None
+
+
+def test_null_turns_graphs_off_and_null_mappings_say_nothing(tmp_path: Path) -> None:
+    section = imported(
+        "--config x.yaml", tmp_path, "cuda_graph_config:\nlora_config: null"
+    ).deployment.tensorrt_llm
+    assert section is not None
+    assert section.cuda_graph_config is None
