@@ -12,16 +12,25 @@ class UsageCounter:
     """Counts, by their place in a family, how often entries were replayed.
 
     A step does ``counts[index] += 1`` and nothing else; ``counts[EAGER]`` is for batches without a
-    graph. Another thread may call ``flush`` at any time.
+    graph. ``counts`` may be a list that somebody else counts in, such as a graph manager's
+    ``usage_counts``. Another thread may call ``flush`` at any time. ``plan`` is the plan's ``stable_digest``.
     """
 
     EAGER = -1
 
-    def __init__(self, plan: str, family: str, entries: Sequence[PlanEntry], *, model_name: str = "") -> None:
-        self.counts = [0] * (len(entries) + 1)
+    def __init__(
+        self,
+        plan: str,
+        family: str,
+        entries: Sequence[PlanEntry],
+        *,
+        counts: list[int] | None = None,
+        model_name: str = "",
+    ) -> None:
+        self.counts = [0] * (len(entries) + 1) if counts is None else counts
         self._entries = tuple(entries)
         self._about = (plan, family, model_name)
-        self._flushed = tuple(self.counts)
+        self._flushed = (0,) * len(self.counts)
 
     def flush(self, cache: SafeCache) -> bool:
         """Adds to the cache what was counted since the last time; ``False`` leaves it for the next."""

@@ -237,6 +237,8 @@ class DraftRunner:
                 self._stage_context(batch, aux, self.graph_context_tokens.get(desc.num_reqs or 0, 0))
                 self.manager.run_fullgraph(desc)
             else:
+                if self.manager is not None:
+                    self.manager.count_eager()
                 state = self._stage_queries(batch, desc.num_tokens)
                 self._stage_context(batch, aux, 0)
                 self._run_eagerly(batch, state, desc)

@@ -180,6 +180,10 @@ class CudaGraphManager:
             raise self._no_graph(desc) from None
         return graphs.replay()
 
+    def count_eager(self) -> None:
+        """Counts a step that ran without a graph."""
+        self.usage_counts[-1] += 1
+
     run_piecewise = run_fullgraph
     """Replays the pieces of ``desc``; the caller has set the forward context that operations read."""
 

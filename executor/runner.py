@@ -324,6 +324,8 @@ class TargetRunner:
             if step.mode is CUDAGraphMode.PIECEWISE:
                 outputs = self._manager.run_piecewise(step.key)
                 return outputs[0], outputs[1]
+            if self.manager is not None:
+                self.manager.count_eager()
             return self._forward(slice(0, step.num_tokens))
 
     def _forward(self, tokens: slice) -> Outputs:

@@ -110,6 +110,7 @@ def counted_by_cache(deployment: Deployment, directory: str | None) -> Histogram
         CacheError: the cache cannot be read.
     """
     from cache.errors import CacheError
+    from cache.keys import stable_digest
     from cache.records import PlanRecord
     from cache.store import PlanCache
     from cache.tables import Kind
@@ -123,8 +124,8 @@ def counted_by_cache(deployment: Deployment, directory: str | None) -> Histogram
             with suppress(CacheError, DocumentError):
                 record = cache.look(summary.key)
                 plan = load_plan(record.document) if isinstance(record, PlanRecord) else None
-                if plan is not None and plan.digest is not None and _is_of(plan, deployment):
-                    usage = cache.usage(plan.digest, TARGET)
+                if plan is not None and _is_of(plan, deployment):
+                    usage = cache.usage(stable_digest(plan), TARGET)
                     counts = [(row.entry, row.count) for row in usage.counts] if usage else []
                     rows.extend(usage_histogram(counts).rows)
     if not rows:

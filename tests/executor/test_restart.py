@@ -11,6 +11,7 @@ from attrs import evolve
 
 from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
 from cache.safe import SafeCache
+from cache.usage import UsageCounter
 from executor.calls import noted, one_a_kernel
 from executor.guide import CaptureOptions
 from executor.manager import CudaGraphManager
@@ -119,6 +120,19 @@ def test_hot_entries_come_first_and_serving_begins_with_them(cache: SafeCache) -
     assert [record.entry for record in first.records] == [two]
     last = warm.manager.capture_more(first.num_remaining)
     assert [record.entry for record in last.records] == [two, eight, one, four]
+
+
+def test_what_a_manager_replayed_decides_the_order_of_the_next_start(cache: SafeCache) -> None:
+    cold = Start(cache)
+    cold.remember(cold.capture())
+    counter = UsageCounter(about().plan, "target", cold.manager.entries, counts=cold.manager.usage_counts)
+    cold.results()
+    key: Any = cold.manager.dispatch(num_reqs=2, num_tokens=2, uniform_token_count=1)  # type: ignore[call-arg]
+    cold.manager.run_fullgraph(key)
+    assert counter.flush(cache)
+    warm = Start(cache)
+    assert sorted(warm.restart.usage.values()) == [1, 1, 1, 2]
+    assert warm.capture().records[0].entry.num_tokens == 2
 
 
 def test_an_entry_that_failed_is_left_alone_until_the_environment_changes(cache: SafeCache) -> None:
