@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from attrs import evolve, field, frozen
@@ -23,6 +23,7 @@ from planner.errors import DocumentError
 from planner.modes import CUDAGraphMode
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 
 @frozen(kw_only=True)
@@ -60,13 +61,15 @@ class PlanRecord:
     """A compiled plan. ``created`` is in seconds since 1970.
 
     ``document`` is the plan as JSON has it, ``lora_families`` names those of its families whose
-    entries are of a deployment with LoRA adapters, which the document does not say of each entry.
+    entries are of a deployment with LoRA adapters, which the document does not say of each entry, and
+    ``families`` all families in the plan's order, which a table does not keep.
     """
 
     deployment: str
     rules: str
     document: Mapping[str, Json]
     lora_families: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     created: float = 0.0
 
     @classmethod
@@ -79,6 +82,7 @@ class PlanRecord:
             lora_families=tuple(
                 family for family, entries in plan.graphs.items() if entries and entries[0].with_lora
             ),
+            families=tuple(dict.fromkeys((*plan.resolved, *plan.graphs))),
             created=created,
         )
 
@@ -141,7 +145,13 @@ class PlanRecord:
             }
         except (DocumentError, KeyError, TypeError, AttributeError) as error:
             raise CacheError(f"{self.key} holds no plan: {error}", fault=Fault.ALTERED) from None
-        return evolve(plan, name=deployment.name, deployment=deployment, graphs=entries)
+        return evolve(
+            plan,
+            name=deployment.name,
+            deployment=deployment,
+            resolved=_in_order(plan.resolved, self.families),
+            graphs=_in_order(entries, self.families),
+        )
 
     def checked(self) -> None:
         """Makes sure that the document is a plan, and the plan of its deployment.
@@ -153,7 +163,9 @@ class PlanRecord:
             plan = load_plan(self.document)
         except DocumentError as error:
             raise CacheError(f"{self.key} holds no plan: {error}", fault=Fault.ALTERED) from None
-        same = PlanRecord.of(plan, created=self.created, rules=self.rules) == self
+        made = PlanRecord.of(plan, created=self.created, rules=self.rules)
+        in_order = set(self.families) in ({*made.families}, set())
+        same = in_order and evolve(made, families=self.families) == self
         if not same or is_edited(plan) or self.plan(plan.deployment) != plan:
             raise CacheError(f"{self.key} holds another plan than it says", fault=Fault.ALTERED)
 
@@ -284,6 +296,11 @@ def model_label(document: Mapping[str, Json]) -> str:
     architectures = config.get("architectures")
     names = [architectures[0]] if isinstance(architectures, list) and architectures else []
     return " ".join(str(part) for part in (document.get("name") or deployment.get("name"), *names) if part)
+
+
+def _in_order(families: Mapping[str, F], order: Sequence[str]) -> dict[str, F]:
+    """``families`` by ``order``, and behind them those that it does not name."""
+    return {name: families[name] for name in dict.fromkeys((*order, *families)) if name in families}
 
 
 def _entry(row: Mapping[str, Json], *, with_lora: bool) -> PlanEntry:

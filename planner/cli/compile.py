@@ -45,6 +45,7 @@ ENGINE_DEFAULT = "engine-default"
         "planner compile -o plan.yaml --device H200 vllm serve Qwen/Qwen3-8B --max-num-seqs 64",
         "planner compile --device H100 start-server.sh     # a file with such a command",
         "planner compile deployment.yaml --policy covering | planner diff plan.yaml -",
+        "planner compile deployment.yaml --cache /var/cache/graphplan -o plan.yaml",
         "planner compile deployment.yaml --traffic histogram.csv --max-graphs 24 -o plan.yaml",
         "cat deployment.yaml | planner compile - --format json --quiet | jq .graphs",
     ),
@@ -86,7 +87,9 @@ def command(
         name, deployment = shown_name(source[0]), _deployment_of(found, source[0], output)
     deployment = overriding.applied(deployment, STDIO if isinstance(found, EngineSource) else source[0])
     with naming(name):
-        plan = compile_plan(deployment)
+        plan, cached = _planned(deployment, overriding.cache)
+    if cached:
+        notes = (Block((Row(("the plan was found, not compiled",)),), title="cache"), *notes)
     plan = evolve(plan, findings=(*plan.findings, *findings))
     text = plan_to_json(plan) if form == "json" else dump_plan(plan)
     write_output(output, text, replaces=rb'\bkind"?: *"?Plan\b')
@@ -97,6 +100,24 @@ def command(
         write_stderr(f"planner: {finding.code}: {finding.message}\n")
     if errors:
         ctx.exit(1)
+
+
+def _planned(deployment: Deployment, directory: str | None) -> tuple[Plan, bool]:
+    """The plan of ``deployment``, and whether the cache in ``directory`` had it; it has from now on."""
+    if directory is None:
+        return compile_plan(deployment), False
+    from cache.safe import SafeCache
+
+    cache = SafeCache(directory, warn=lambda line: write_stderr(f"planner: warning: {line}\n"))
+    try:
+        found = cache.get_plan(deployment)
+        if found is not None:
+            return found, True
+        plan = compile_plan(deployment)
+        cache.put_plan(plan)
+        return plan, False
+    finally:
+        cache.close()
 
 
 def _deployment_of(document: Deployment | Plan, source: str, output: str | None) -> Deployment:

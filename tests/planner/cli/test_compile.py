@@ -13,7 +13,7 @@ from attrs import evolve
 from planner import Finding, compile_plan, dump_plan, load_deployment, load_plan
 from planner.documents.writer import plan_to_json
 from planner.modes import Runner
-from tests.planner.cli.conftest import DEPLOYMENT, PLAN_BY_HAND, Run, one_line
+from tests.planner.cli.conftest import DEPLOYMENT, PLAN_BY_HAND, PROJECT, Run, one_line
 
 
 def test_the_plan_goes_to_standard_output_and_the_summary_to_standard_error(
@@ -370,3 +370,30 @@ def test_a_script_with_a_byte_order_mark_is_read(run: Run, tmp_path: Path) -> No
     script = tmp_path / "s.sh"
     script.write_text(f"\ufeff{SERVE}", encoding="utf-8")
     assert run("compile", "-q", script).stdout == run("compile", "-q", SERVE).stdout
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT / "plans/deployments").glob("*.yaml")))
+def test_a_plan_that_a_cache_has_is_found_and_is_the_same(run: Run, tmp_path: Path, name: str) -> None:
+    deployment = f"plans/deployments/{name}"
+    plain = run("compile", deployment).stdout
+    first = run("compile", deployment, "--cache", tmp_path / "cache")
+    second = run("compile", deployment, "--cache", tmp_path / "cache")
+    assert first.stdout == second.stdout == plain
+    assert "found, not compiled" not in first.stderr
+    assert "found, not compiled" in second.stderr
+
+
+def test_a_cached_plan_is_not_found_for_other_settings(run: Run, tmp_path: Path) -> None:
+    deployment = "plans/deployments/qwen3-8b-dflash.yaml"
+    run("compile", deployment, "--cache", tmp_path / "cache")
+    other = run("compile", deployment, "--policy", "covering", "--cache", tmp_path / "cache")
+    assert "found, not compiled" not in other.stderr
+    assert other.stdout == run("compile", deployment, "--policy", "covering").stdout
+
+
+def test_a_cache_that_is_no_directory_is_told_and_the_plan_compiled(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("no directory")
+    found = run("compile", "plans/deployments/qwen3-8b-dflash.yaml", "--cache", tmp_path / "cache")
+    assert found.exit_code == 0
+    assert found.stderr.count("warning: cache:") == 1
+    assert "kind: Plan" in found.stdout
