@@ -108,7 +108,7 @@ def decoded(stored: Any) -> Json:
 
 
 def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _altered(what: str) -> CacheError:

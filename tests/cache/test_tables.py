@@ -147,3 +147,11 @@ def test_another_programs_or_a_later_database_is_left_alone(
     with pytest.raises(CacheError):
         PlanCache(directory)
     assert (directory / DATABASE).read_bytes() == before
+
+
+@pytest.mark.parametrize("character", ["\ud800", "\udc80", "\udfff"])
+def test_half_a_character_is_an_altered_record(character: str) -> None:
+    text = encoded(["abc"])
+    with pytest.raises(CacheError) as caught:
+        decoded(text.replace("b", character))
+    assert caught.value.fault is Fault.ALTERED
