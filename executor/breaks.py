@@ -68,19 +68,32 @@ def graph_break(function: Callable[P, None]) -> Callable[P, None]:
     The marked operation raises CaptureError where another thread is recording pieces, where it is called
     from within another marked operation, and where the function returns something.
     """
-    operation = _Operation(f"{function.__module__}.{function.__qualname__}", function)
+    operation = Operation(f"{function.__module__}.{function.__qualname__}", function)
 
     @wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> None:
         operation.undisturbed()(*args, **kwargs)
 
+    marked.operation = operation  # type: ignore[attr-defined]
     # TorchDynamo breaks its graph at a function with this mark; importing it to say so takes seconds.
     marked._torchdynamo_disable = True  # type: ignore[attr-defined]  # noqa: SLF001
     return marked
 
 
+def operation_of(marked: Callable[..., None]) -> Operation:
+    """The operation behind a function that ``graph_break`` marked.
+
+    Raises:
+        CaptureError: the function was not marked.
+    """
+    operation = getattr(marked, "operation", None)
+    if not isinstance(operation, Operation):
+        raise CaptureError(f"{marked}: not a marked operation; put graph_break on it")
+    return operation
+
+
 @define(eq=False)
-class _Operation:
+class Operation:
     """A marked operation, and what a call of it means at the moment."""
 
     name: str
@@ -97,6 +110,7 @@ class _Operation:
         return self.disabled
 
     def call(self, *args: Any, **kwargs: Any) -> None:
+        """Runs now, or breaks the recording that is under way."""
         breaker = _recording.breaker
         if breaker is None:
             self.run(*args, **kwargs)
@@ -109,6 +123,7 @@ class _Operation:
             breaker.break_at(self.run, args, kwargs)
 
     def run(self, *args: Any, **kwargs: Any) -> None:
+        """Runs now."""
         if getattr(_inside, "operation", False):
             raise CaptureError(f"{self.name}: called from within a marked operation; mark the outer only")
         _inside.operation = True

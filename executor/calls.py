@@ -138,12 +138,12 @@ def one_a_kernel(calls: Iterable[AtenCall], device: torch.device) -> tuple[AtenC
     """Those of ``calls`` that launch a kernel which none before launches; all where that is not known."""
     backend = backend_for(device)
     pool = backend.new_pool()
-    scratch = _Scratch(device, SCRATCH_BYTES)
+    scratch = Scratch(device)
     seen: set[str] = set()
     kept: list[AtenCall] = []
     with torch.no_grad(), _same_random_numbers(device), backend.session():
         for call in calls:
-            if not _make(call, scratch):
+            if not make(call, scratch):
                 continue
             kernels = _kernels_of(call, scratch, backend, pool)
             if kernels is None or not kernels <= seen:
@@ -152,12 +152,10 @@ def one_a_kernel(calls: Iterable[AtenCall], device: torch.device) -> tuple[AtenC
     return tuple(kept)
 
 
-def _kernels_of(
-    call: AtenCall, scratch: _Scratch, backend: Backend, pool: GraphPool
-) -> frozenset[str] | None:
+def _kernels_of(call: AtenCall, scratch: Scratch, backend: Backend, pool: GraphPool) -> frozenset[str] | None:
     """The kernels of a call that could be made, recorded alone; None where they cannot be known."""
     scratch.rewind()
-    function, args, kwargs = _function_of(call), scratch.read(call.args), scratch.read_named(call.kwargs)
+    function, args, kwargs = function_of(call), scratch.read(call.args), scratch.read_named(call.kwargs)
 
     def run() -> None:
         function(*args, **kwargs)
@@ -192,10 +190,10 @@ def preload(
     random generators included. Calls whose tensors need more than ``limit_bytes`` are left out.
     """
     made = left_out = 0
-    scratch = _Scratch(device, limit_bytes)
+    scratch = Scratch(device, limit_bytes)
     with torch.no_grad(), _same_random_numbers(device):
         for call in calls:
-            if _make(call, scratch):
+            if make(call, scratch):
                 made += 1
             else:
                 left_out += 1
@@ -207,8 +205,9 @@ def _same_random_numbers(device: torch.device) -> AbstractContextManager[None]:
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
-def _make(call: AtenCall, scratch: _Scratch) -> bool:
-    function = _function_of(call)
+def make(call: AtenCall, scratch: Scratch) -> bool:
+    """Makes a call on scratch tensors; whether it could be made."""
+    function = function_of(call)
     if function is None:
         return False
     scratch.rewind()
@@ -219,7 +218,7 @@ def _make(call: AtenCall, scratch: _Scratch) -> bool:
     return True
 
 
-def _function_of(call: AtenCall) -> Any:
+def function_of(call: AtenCall) -> Any:
     """The ATen function of ``call``, unless it reads values back, or takes no tensor and may do anything."""
     packet = getattr(torch.ops.aten, call.name, None) if call.name.isidentifier() else None
     if not isinstance(packet, OpOverloadPacket) or call.overload not in packet.overloads():
@@ -231,16 +230,17 @@ def _function_of(call: AtenCall) -> Any:
     return function if takes_tensor or call.name in _FACTORIES else None
 
 
-class _Scratch:
-    """Memory that one call after the other uses."""
+class Scratch:
+    """Memory that one call after the other uses, filled with numbers that are safe to compute with."""
 
-    def __init__(self, device: torch.device, limit_bytes: int) -> None:
+    def __init__(self, device: torch.device, limit_bytes: int = SCRATCH_BYTES) -> None:
         self.device = device
         self._limit = limit_bytes
         self._memory = torch.empty(0, dtype=torch.uint8, device=device)
         self._used = 0
 
     def rewind(self) -> None:
+        """Begins the next call."""
         self._used = 0
 
     def read(self, value: Json) -> Any:
@@ -281,18 +281,18 @@ class _Scratch:
             sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) if prod(shape) else -1
         )
         num_bytes = (1 + last) * dtype.itemsize
-        flat = self._take(num_bytes).view(dtype)
-        flat.fill_(1 if dtype.is_floating_point else 0)
-        return flat.as_strided(shape, strides)
-
-    def _take(self, num_bytes: int) -> torch.Tensor:
         begin, end = self._used, self._used + num_bytes
         if end > self._limit:
             raise ValueError("larger than allowed")
         self._used = -(-end // ALIGNMENT) * ALIGNMENT
+        return self.memory(begin, end, dtype).as_strided(shape, strides)
+
+    def memory(self, begin: int, end: int, dtype: torch.dtype) -> torch.Tensor:
+        """The bytes from ``begin`` to ``end`` of the scratch memory, as ``dtype``."""
         if end > self._memory.numel():
             # Tensors of this call keep the shorter memory alive.
             self._memory = torch.empty(
                 max(end, 2 * self._memory.numel()), dtype=torch.uint8, device=self.device
             )
-        return self._memory[begin:end]
+        flat = self._memory[begin:end].view(dtype)
+        return flat.fill_(1 if dtype.is_floating_point else 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeAlias
 
@@ -13,7 +13,8 @@ from attrs import define, evolve, field
 
 from executor.backends.base import Backend, GraphPool, MemoryBudgetError
 from executor.below_autograd import below_autograd
-from executor.guide import CaptureOptions
+from executor.errors import CaptureError
+from executor.guide import CaptureOptions, GraphRestorer
 from executor.outputs import OutputBuffers
 from executor.pieces import EntryGraphs, record_pieces, record_whole
 from executor.records import CaptureRecord
@@ -27,6 +28,7 @@ CreateForward: TypeAlias = Callable[[BatchExecutionDescriptor, bool], Forward]
 """Prepares the inputs of one entry; the flag says that the forward is for warming up only."""
 
 TRY_COLD = "it failed before under the same circumstances; a cold capture tries it again"
+SEE_THAT_RANK = "a graph is replayed by all ranks or by none; see the record of that rank"
 LOWER_THE_MAXIMUM = "lower max_cudagraph_capture_size, or leave the graphs more memory"
 
 
@@ -52,8 +54,11 @@ class CaptureLoop:
     _outside: int = field(init=False)
     _total: int = field(init=False)
     _pending: tuple[CaptureRecord, EntryGraphs] | None = field(default=None, init=False)
+    _restorer: GraphRestorer | None = field(init=False)
+    _refused: Mapping[PlanEntry, str] = field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._restorer = self.options.guide.restorer
         self._total = len(self.remaining)
         self._base = self.backend.used_bytes(self.pool)
         self._outside = self._base - self.pool.num_bytes
@@ -69,20 +74,46 @@ class CaptureLoop:
         started = time.perf_counter()
         autograd = below_autograd() if self.options.below_autograd else nullcontext()
         with torch.no_grad(), autograd, _frozen_garbage(), self.backend.session():
+            if self.options.materialize:
+                self.backend.pin_workspace()
+            self._restore()
             for _ in range(len(self.remaining) if most is None else min(most, len(self.remaining))):
                 self._step(self.remaining.pop(0))
             self._settle()
         self.backend.synchronize()
         return time.perf_counter() - started
 
+    def _restore(self) -> None:
+        """Rebuilds what can be, once; what cannot stays to be captured."""
+        restorer, self._restorer = self._restorer, None
+        if restorer is None:
+            return
+        try:
+            restorer.prepare(self.pool)
+            for entry in restorer.loaders(self.remaining):
+                self.remaining.remove(entry)
+                self._step(entry)
+            self._settle()
+            found = restorer.restore(tuple(self.remaining), self.pool, self.outputs.tensors, self.graphs)
+        except (CaptureError, torch.OutOfMemoryError) as error:
+            self._refused = dict.fromkeys(self.remaining, reason_of(error))
+            return
+        self._refused = restorer.refused
+        for entry, graphs in found.items():
+            self.remaining.remove(entry)
+            self.graphs[entry] = graphs
+            self._done(_restored(entry, graphs))
+
     def _step(self, entry: PlanEntry) -> None:
         known = self.options.guide.known_errors.get(entry)
+        made = [*self.records, *((self._pending[0],) if self._pending else ())]
+        warm_up = self.options.warms_up(entry, made)
+        if self.options.lock_step is not None:
+            warm_up, known = self.options.lock_step.begin(entry, warm_up, known)
         if known is not None:
             self._settle()
             self._done(CaptureRecord(entry=entry, error=known, fix=TRY_COLD))
             return
-        made = [*self.records, *((self._pending[0],) if self._pending else ())]
-        warm_up = self.options.warms_up(entry, made)
         record, graphs = self._attempt(entry, warm_up=warm_up)
         if record.error is not None and not warm_up:
             # What it sets up on first use, or room for its outputs, was missing.
@@ -103,17 +134,35 @@ class CaptureLoop:
             if warm_up:
                 self._warm_up(entry)
         except torch.OutOfMemoryError as error:
-            return _failed(record, error), None
+            return self._agreed(_failed(record, error), None, warming_up=True)
+        except Exception as error:
+            if self.options.lock_step is not None:
+                self.options.lock_step.give_up(entry, error)
+            raise
         warm = time.perf_counter()
         record = evolve(record, warmup_seconds=warm - began)
         pool_bytes = self.pool.num_bytes
         try:
             self.backend.begin_entry(self.pool, self._allowed_bytes())
-            graphs = self._record(entry)
+            graphs = self._record(entry, self.pool)
         except Exception as error:  # noqa: BLE001 - whatever cannot be recorded costs its entry, not the server
-            return _failed(record, error), None
+            return self._agreed(_failed(record, error), None)
         seconds = time.perf_counter() - warm
-        return evolve(record, seconds=seconds, num_bytes=self.pool.num_bytes - pool_bytes), graphs
+        record = evolve(record, seconds=seconds, num_bytes=self.pool.num_bytes - pool_bytes)
+        return self._agreed(record, graphs)
+
+    def _agreed(
+        self, record: CaptureRecord, graphs: EntryGraphs | None, *, warming_up: bool = False
+    ) -> tuple[CaptureRecord, EntryGraphs | None]:
+        """An attempt as it counts for all ranks: a graph that another rank lacks is given back."""
+        if self.options.lock_step is None:
+            return record, graphs
+        error = self.options.lock_step.outcome(record.entry, record.error, warming_up=warming_up)
+        if error is None or record.error is not None:
+            return record, graphs
+        if graphs is not None:
+            graphs.release()
+        return evolve(record, num_bytes=0, error=error, fix=SEE_THAT_RANK), None
 
     def _allowed_bytes(self) -> int | None:
         if self.memory_budget is None:
@@ -125,16 +174,21 @@ class CaptureLoop:
         forward = self.create(entry.execution_descriptor, True)
         self.outputs.reserve(forward(CUDAGraphMode.NONE))
 
-    def _record(self, entry: PlanEntry) -> EntryGraphs:
+    def record_twin(self, entry: PlanEntry, pool: GraphPool) -> EntryGraphs:
+        """Records an entry that has its outputs' room already once more, into another pool.
+
+        Raises:
+            Exception: whatever the forward or the recording raises.
+        """
+        with below_autograd() if self.options.below_autograd else nullcontext():
+            return self._record(entry, pool)
+
+    def _record(self, entry: PlanEntry, pool: GraphPool) -> EntryGraphs:
         # A fresh forward: warming up may have changed or lazily made what the first one holds.
         forward = self.create(entry.execution_descriptor, False)
         if entry.mode is CUDAGraphMode.FULL:
-            return record_whole(
-                self.backend, self.pool, lambda: self.outputs.keep(forward(CUDAGraphMode.NONE))
-            )
-        return record_pieces(
-            self.backend, self.pool, lambda: self.outputs.keep(forward(CUDAGraphMode.PIECEWISE))
-        )
+            return record_whole(self.backend, pool, lambda: self.outputs.keep(forward(CUDAGraphMode.NONE)))
+        return record_pieces(self.backend, pool, lambda: self.outputs.keep(forward(CUDAGraphMode.PIECEWISE)))
 
     def _settle(self) -> None:
         """Waits for the entry whose graphs are being made ready, if there is one, and takes it over."""
@@ -147,7 +201,11 @@ class CaptureLoop:
                 recording.wait_until_ready()
         except Exception as error:  # noqa: BLE001 - as above
             graphs.release()
-            self._done(_failed(evolve(record, num_bytes=0), error))
+            self._done(self._agreed(_failed(evolve(record, num_bytes=0), error), None)[0])
+            return
+        record, kept = self._agreed(record, graphs)
+        if kept is None:
+            self._done(record)
             return
         self.graphs[record.entry] = graphs
         nodes = [recording.num_nodes for recording in graphs.recordings]
@@ -167,13 +225,25 @@ class CaptureLoop:
         return max(self._outside - before, 0)
 
     def _done(self, record: CaptureRecord) -> None:
+        if record.entry in self._refused and not record.restored:
+            record = evolve(record, refused=self._refused[record.entry])
         self.records.append(record)
         if self.options.progress is not None:
             self.options.progress(self.desc, len(self.records), self._total, record)
 
 
+def _restored(entry: PlanEntry, graphs: EntryGraphs) -> CaptureRecord:
+    nodes = [recording.num_nodes or 0 for recording in graphs.recordings]
+    return CaptureRecord(entry=entry, restored=True, num_nodes=sum(nodes), num_graphs=len(nodes))
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, in one line."""
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def _failed(record: CaptureRecord, error: Exception) -> CaptureRecord:
-    reason = str(error).partition("\n")[0] or type(error).__name__
+    reason = reason_of(error)
     if isinstance(error, torch.OutOfMemoryError | MemoryBudgetError):
         what = reason if isinstance(error, MemoryBudgetError) else f"out of memory: {reason}"
         return evolve(record, error=what, fix=LOWER_THE_MAXIMUM)

@@ -5,7 +5,7 @@ Source of the interface: vLLM 0.33, the graph manager of its V2 runner (rules 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -50,8 +50,8 @@ class CudaGraphManager:
         self.entries = plan.entries(family)
         self.parallel = parallel or ParallelInfo()
         self.memory_budget = memory_budget
-        self._backend: Backend = backend_for(device)
-        self.pool = self._backend.new_pool() if pool is None else pool
+        self.backend: Backend = backend_for(device)
+        self.pool = self.backend.new_pool() if pool is None else pool
         self._outputs = OutputBuffers()
         self._graphs: dict[Key, EntryGraphs] = {}
         self._captured: tuple[PlanEntry, ...] = ()
@@ -68,7 +68,7 @@ class CudaGraphManager:
     @property
     def device(self) -> torch.device:
         """Where the graphs live."""
-        return self._backend.device
+        return self.backend.device
 
     @property
     def dp_size(self) -> int:
@@ -121,7 +121,7 @@ class CudaGraphManager:
         self.release_graphs()
         options = options or CaptureOptions()
         self._loop = CaptureLoop(
-            backend=self._backend,
+            backend=self.backend,
             pool=self.pool,
             outputs=self._outputs,
             create=create_forward_fn,
@@ -143,6 +143,43 @@ class CudaGraphManager:
         if self._loop is None:
             raise ReplayError(f"{self.family}: no capture to go on with; call capture first")
         return self._run(self._loop, most)
+
+    def graphs_of(self, entry: PlanEntry) -> EntryGraphs:
+        """The graphs of a captured entry.
+
+        Raises:
+            ReplayError: it has none.
+        """
+        key = graph_key(self.plan, self.family, entry)
+        if key not in self._graphs:
+            raise self._no_graph(key)
+        return self._graphs[key]
+
+    def record_twin(self, entry: PlanEntry, pool: GraphPool) -> EntryGraphs:
+        """Records a captured entry once more into another pool, as it was recorded before.
+
+        Called inside the backend's session. Nothing is served by the twin; the caller releases it.
+
+        Raises:
+            ReplayError: nothing was captured.
+            Exception: whatever the forward or the recording raises.
+        """
+        if self._loop is None:
+            raise ReplayError(f"{self.family}: no capture to repeat; call capture first")
+        return self._loop.record_twin(entry, pool)
+
+    def discard(self, entries: Collection[PlanEntry]) -> None:
+        """Gives the graphs of ``entries`` back; ``capture_more`` captures them anew."""
+        if self._loop is None:
+            return
+        for entry in entries:
+            graphs = self._loop.graphs.pop(entry, None)
+            self._graphs.pop(graph_key(self.plan, self.family, entry), None)
+            if graphs is not None:
+                graphs.release()
+                self._loop.remaining.append(entry)
+        self._loop.records[:] = [made for made in self._loop.records if made.entry not in entries]
+        self._serve(tuple(entry for entry in self._captured if entry not in entries))
 
     @property
     def num_remaining(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from attrs import define, field
@@ -33,6 +33,12 @@ class EntryGraphs:
         for step in self.steps:
             step()
         return self.outputs
+
+    def parts(self) -> Iterator[MarkedCall | Recording]:
+        """The steps as what they are: recordings, and marked operations between them."""
+        recordings = iter(self.recordings)
+        for step in self.steps:
+            yield step if isinstance(step, MarkedCall) else next(recordings)
 
     def release(self) -> None:
         """Gives all graphs back."""
@@ -77,14 +83,15 @@ def record_pieces(backend: Backend, pool: GraphPool, work: Callable[[], Any]) ->
 
 
 @define(eq=False)
-class _Call:
-    """A marked operation with the tensors that it was recorded with."""
+class MarkedCall:
+    """A marked operation between two pieces, with the tensors that it was recorded with."""
 
     operation: Callable[..., None]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
     def __call__(self) -> None:
+        """Runs the operation."""
         self.operation(*self.args, **self.kwargs)
 
 
@@ -94,7 +101,7 @@ class _Pieces:
 
     backend: Backend
     pool: GraphPool
-    steps: list[_Call | Recording] = field(factory=list)
+    steps: list[MarkedCall | Recording] = field(factory=list)
     recordings: list[Recording] = field(factory=list)
     recorder: Recorder | None = None
 
@@ -112,16 +119,16 @@ class _Pieces:
     def break_at(self, operation: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Keeps the call; it does not run now, as what it would read has not been computed."""
         self.end()
-        self.steps.append(_Call(operation, args, kwargs))
+        self.steps.append(MarkedCall(operation, args, kwargs))
         self.begin()
 
     def replayable(self) -> tuple[Step, ...]:
         """The steps; calls know where their tensors lie, and do not keep memory of the pool in use."""
-        calls = [step for step in self.steps if isinstance(step, _Call)]
+        calls = [step for step in self.steps if isinstance(step, MarkedCall)]
         detached = self.backend.detached([(call.args, call.kwargs) for call in calls], self.pool)
         for call, (args, kwargs) in zip(calls, detached, strict=True):
             call.args, call.kwargs = args, kwargs
-        return tuple(step if isinstance(step, _Call) else step.launcher() for step in self.steps)
+        return tuple(step if isinstance(step, MarkedCall) else step.launcher() for step in self.steps)
 
     def abort(self) -> None:
         if self.recorder is not None:

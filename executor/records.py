@@ -21,6 +21,7 @@ class CaptureRecord:
     entry took: one, or a piece more than it has marked operations. ``num_warmups`` counts the forwards
     ahead of the recording. ``digests`` are over what was recorded. ``error`` says why there is no graph,
     ``fix`` what would help; ``needed_warm_up`` that recording failed without a warm-up forward.
+    ``restored`` says that the graph was rebuilt instead of captured, ``refused`` why it was not.
     """
 
     entry: PlanEntry
@@ -32,13 +33,17 @@ class CaptureRecord:
     num_warmups: int = 0
     needed_warm_up: bool = False
     digests: Digests | None = None
+    restored: bool = False
+    refused: str | None = None
     error: str | None = None
     fix: str | None = None
 
     def as_json(self) -> Mapping[str, Any]:
         """The record as JSON has it; entry fields that are not set are left out."""
         measured = ("warmup_seconds", "seconds", "num_bytes", "num_nodes", "num_graphs", "num_warmups")
-        told = {name: getattr(self, name) for name in (*measured, "error", "fix")}
+        told = {name: getattr(self, name) for name in (*measured, "refused", "error", "fix")}
+        if self.restored:
+            told["restored"] = True
         if self.digests is not None:
             told.update(kernel_digest=self.digests.kernels, topology_digest=self.digests.topology)
         return {

@@ -16,6 +16,7 @@ import torch
 from attrs import frozen
 
 from executor.errors import CaptureError
+from executor.materialize.regions import Region
 
 
 class MemoryBudgetError(CaptureError):
@@ -118,6 +119,12 @@ class GraphPool(ABC):
     def num_bytes(self) -> int:
         """Bytes that the pool holds."""
 
+    def joined(self) -> None:  # noqa: B027 - most pools need not know
+        """Counts a recording that lives in the pool."""
+
+    def left(self) -> None:  # noqa: B027
+        """Uncounts a recording; the memory may go with the last one."""
+
 
 class Backend(ABC):
     """How graphs are recorded on one device."""
@@ -132,6 +139,10 @@ class Backend(ABC):
     @abstractmethod
     def session(self) -> AbstractContextManager[None]:
         """What a series of recordings runs in."""
+
+    def pin_workspace(self) -> tuple[Region, ...]:
+        """Where libraries keep workspaces that graphs may name, from now on for good."""
+        return ()
 
     def begin_warm_up(self) -> None:  # noqa: B027 - most backends have nothing to do
         """Called ahead of each warm-up forward, whose memory ``begin_entry`` may judge by."""

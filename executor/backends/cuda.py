@@ -20,8 +20,10 @@ from attrs import define, field
 
 from executor.backends.base import Backend, Digests, GraphPool, MemoryBudgetError, Recorder, Recording
 from executor.backends.cuda_driver import capture_is_active, restart_capture
+from executor.backends.cuda_memory import PinnedWorkspace, segments, tensor_at
 from executor.backends.cuda_nodes import describe_nodes, num_nodes
 from executor.errors import CaptureError, ReplayError
+from executor.materialize.regions import Region
 from executor.trees import map_tensors
 
 CAPTURE_MODE = "thread_local"
@@ -78,12 +80,8 @@ class CudaPool(GraphPool):
 
     def holds(self) -> Callable[[torch.Tensor], bool]:
         """A test of whether a tensor lies in this pool, as the pool is now."""
-        ranges = [
-            (segment["address"], segment["address"] + segment["total_size"])
-            for segment in torch.cuda.memory_snapshot()
-            if tuple(segment.get("segment_pool_id", ())) == tuple(self.handle)
-        ]
-        return lambda tensor: any(start <= tensor.data_ptr() < end for start, end in ranges)
+        own = segments(self.handle, "pool")
+        return lambda tensor: any(each.start <= tensor.data_ptr() < each.end for each in own)
 
 
 @define(eq=False)
@@ -110,6 +108,16 @@ class CudaRecording(Recording):
         if self.graph is None:
             return self.replay
         return super(torch.cuda.CUDAGraph, self.graph).replay
+
+    def raw_graph(self) -> int:
+        """The driver's handle of the graph.
+
+        Raises:
+            ReplayError: the graph was released.
+        """
+        if self.graph is None:
+            raise ReplayError("the graph was released; capture it again")
+        return int(self.graph.raw_cuda_graph())
 
     def digests(self) -> Digests | None:
         """Over node types, kernel names, launch shapes and edges, where the bindings are installed."""
@@ -192,20 +200,27 @@ class CudaBackend(Backend):
     def __init__(self, device: torch.device) -> None:
         index = device.index if ":" in str(device) else torch.cuda.current_device()
         self.device = torch.device("cuda", index)
-        self._stream = torch.cuda.Stream(self.device)
+        self.stream = torch.cuda.Stream(self.device)
         self._worker = ThreadPoolExecutor(
             1, "graphplan-instantiate", initializer=partial(torch.cuda.set_device, self.device)
         )
+        self._workspace: PinnedWorkspace | None = None
 
     def new_pool(self) -> CudaPool:
         """A pool whose graphs are recorded on this backend's stream."""
-        return CudaPool(self.device, self._stream)
+        return CudaPool(self.device, self.stream)
+
+    def pin_workspace(self) -> tuple[Region, ...]:
+        """Where the workspace of cuBLAS lies for this backend's stream, from now on for good."""
+        if self._workspace is None:
+            self._workspace = PinnedWorkspace(self.device, self.stream)
+        return self._workspace.regions
 
     @contextmanager
     def session(self) -> Iterator[None]:
         """The capture stream as the current one; caches are flushed once, at the end."""
         torch.cuda.synchronize(self.device)
-        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
             yield
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
@@ -250,11 +265,6 @@ class CudaBackend(Backend):
 
 def _address_of(tensor: torch.Tensor) -> torch.Tensor:
     """``tensor`` without its hold on the memory that it lies in."""
-    storage = tensor.untyped_storage()
-    bare = torch._C._construct_storage_from_data_pointer(  # noqa: SLF001 - as PyTorch's own graph trees do
-        storage.data_ptr(), tensor.device, storage.nbytes()
-    )
-    shape, strides = tensor.shape, tensor.stride()
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(
-        bare, tensor.storage_offset(), shape, strides
-    )
+    extent = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    num_bytes = extent * tensor.itemsize if tensor.numel() else 0
+    return tensor_at(tensor.data_ptr(), num_bytes, tensor.dtype, tensor.device, tensor.shape, tensor.stride())

@@ -17,7 +17,12 @@ THREAD_LOCAL = 1
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """The CUDA driver's library.
+
+    Raises:
+        CaptureError: it is not installed.
+    """
     for name in ("libcuda.so.1", "libcuda.so", "nvcuda.dll"):
         try:
             return ctypes.CDLL(name)
@@ -29,7 +34,7 @@ def _library() -> ctypes.CDLL:
 def capture_is_active(stream: torch.cuda.Stream) -> bool:
     """Whether ``stream`` is being captured and nothing has spoiled the capture yet."""
     status = ctypes.c_int(0)
-    error = _library().cuStreamIsCapturing(ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status))
+    error = library().cuStreamIsCapturing(ctypes.c_void_p(stream.cuda_stream), ctypes.byref(status))
     return error == 0 and status.value == ACTIVE
 
 
@@ -40,11 +45,11 @@ def restart_capture(stream: torch.cuda.Stream) -> None:
         CaptureError: the driver refuses.
     """
     handle, graph = ctypes.c_void_p(stream.cuda_stream), ctypes.c_void_p()
-    library = _library()
+    driver = library()
     # A spoiled capture answers with an error, and is over all the same.
-    library.cuStreamEndCapture(handle, ctypes.byref(graph))
+    driver.cuStreamEndCapture(handle, ctypes.byref(graph))
     if graph.value:
-        library.cuGraphDestroy(graph)
-    error = library.cuStreamBeginCapture_v2(handle, ctypes.c_int(THREAD_LOCAL))
+        driver.cuGraphDestroy(graph)
+    error = driver.cuStreamBeginCapture_v2(handle, ctypes.c_int(THREAD_LOCAL))
     if error:
         raise CaptureError(f"the CUDA driver answers {error} to a new capture; the process must restart")

@@ -17,6 +17,7 @@ from attrs import define, field, frozen
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from executor.backends.base import Backend, Digests, GraphPool, MemoryBudgetError, Recorder, Recording
+from executor.backends.collectives import carry_out, is_collective, pending
 from executor.errors import CaptureError, ReplayError
 from executor.trees import tensors_of
 
@@ -116,6 +117,9 @@ class _Call:
     results: tuple[tuple[int, torch.Tensor], ...]
 
     def run(self) -> None:
+        if is_collective(self.function):
+            carry_out(self.function, self.args, self.kwargs)
+            return
         output = self.function(*self.args, **self.kwargs)
         if self.results:
             found = output if isinstance(output, tuple | list) else (output,)
@@ -135,6 +139,11 @@ class _TapeMode(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if any(_takes_calls(kind) for kind in types):
+            return NotImplemented  # its own calls come here next, such as those on one rank's part of it
+        if is_collective(func):
+            self.calls.append(_Call(func, tuple(args), kwargs, ()))
+            return pending(func, args)
         _refuse(func, args, kwargs)
         output = func(*args, **kwargs)
         if func.is_view:
@@ -155,6 +164,11 @@ class _TapeMode(TorchDispatchMode):
         fixed.copy_(item)
         results.append((index, fixed))
         return fixed
+
+
+def _takes_calls(kind: Any) -> bool:
+    """Whether tensors of a class carry out calls themselves, as those do that lie on several ranks."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _items(output: Any) -> Sequence[Any]:
@@ -245,7 +259,7 @@ def _lines(calls: Sequence[_Call]) -> Iterator[str]:
             return f"{value.dtype}{tuple(value.shape)}{tuple(value.stride())}<{origin}>"
         if isinstance(value, tuple | list):
             return [shown(item) for item in value]
-        return value
+        return type(value) if isinstance(value, torch.ScriptObject) else value
 
     for number, call in enumerate(calls):
         yield f"{call.function} {shown(call.args)} {[(key, shown(call.kwargs[key])) for key in call.kwargs]}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from planner.cli.blocks import Block, Row
 from planner.cli.files import STDIN_NAME, STDIO, read_bytes, read_document, shown_name
@@ -19,12 +19,14 @@ from planner.documents.plan import Plan
 from planner.documents.tree import printable
 from planner.errors import DocumentError
 from planner.importers.detect import (
+    begins_command,
     command_begins,
     is_command,
     is_document,
     is_manifest,
     is_other_command,
     start_of,
+    with_assignments,
 )
 
 if TYPE_CHECKING:
@@ -41,12 +43,37 @@ class EngineCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Takes everything from the engine's command on as arguments, flags included."""
-        start = command_begins(args) if "--" not in args else None
+        start = self._engine_command(ctx, args)
         if start is None and is_other_command(args):
             raise click.UsageError(ONLY_SERVE)
         if start is not None:
             args = [*args[:start], "--", *args[start:]]
         return super().parse_args(ctx, args)
+
+    def _engine_command(self, ctx: click.Context, args: list[str]) -> int | None:
+        """Where the engine's command begins among arguments and options of this command, if one does."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        valued = {name for option in options if not (option.is_flag or option.count) for name in option.opts}
+        least = at = 0
+        while at < len(args) and args[at] != "--":
+            if begins_command(args, at):
+                return with_assignments(args, at, least)
+            is_option = args[at].startswith("-")
+            at += 1 + _takes_next(args[at], valued)
+            if is_option:
+                # What it takes is none of the words of the command, however it looks.
+                least = at
+        return None
+
+
+def _takes_next(word: str, valued: set[str]) -> bool:
+    """Whether the option that ``word`` is takes the next argument; ``valued`` are those with a value."""
+    if word.startswith("--"):
+        return word in valued
+    letters = word[1:] if word.startswith("-") else ""
+    # Of letters that stand together, the first that takes a value takes the rest for it.
+    first = next((index for index, letter in enumerate(letters) if f"-{letter}" in valued), None)
+    return first is not None and first == len(letters) - 1
 
 
 @frozen
@@ -57,6 +84,35 @@ class EngineSource:
     imported: Imported
 
 
+class Settings(Mapping[str, str]):
+    """Values that the user says for names in a source; remembers which of them anything has asked for."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """Nothing has been asked for yet."""
+        self._values = dict(values)
+        self._asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        value = self._values[name]
+        self._asked.add(name)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def unused(self) -> Iterator[str]:
+        """A remark on each of the values that nothing has asked for."""
+        for name in self._values:
+            if name not in self._asked:
+                yield f"--set {printable(name)} has no effect: nothing asks for its value"
+
+
 @frozen(kw_only=True)
 class Completing:
     """Options that say what a command line does not: which server of a file, and what it leaves open."""
@@ -65,7 +121,7 @@ class Completing:
     model_config: str | None = None
     draft_config: str | None = None
     name: str | None = None
-    values: Mapping[str, str] = field(factory=dict)
+    values: Settings = field(factory=lambda: Settings({}))
 
     def given(self) -> Iterator[str]:
         """The options that are given, as a user writes them."""
@@ -74,7 +130,7 @@ class Completing:
             ("--model-config", self.model_config),
             ("--draft-config", self.draft_config),
             ("--name", self.name),
-            ("--set", self.values or None),
+            ("--set", "" if self.values else None),
         ):
             if value is not None:
                 yield option
@@ -141,7 +197,7 @@ def completing_options(function: F) -> F:
             model_config=model_config,
             draft_config=draft_config,
             name=server,
-            values=dict(map(_setting, settings)),
+            values=Settings(dict(map(_setting, settings))),
         )
         return function(*args, completing=completing, **options)
 
@@ -150,7 +206,7 @@ def completing_options(function: F) -> F:
 
 def _setting(text: str) -> tuple[str, str]:
     """The name and the value of ``--set``; the name may be a whole substitution, such as ``$(nproc)``."""
-    from planner.importers.shell import end_of_name
+    from planner.importers.script import end_of_name
 
     end = end_of_name(text)
     name, equals, value = text[:end], text[end : end + 1], text[end + 1 :]
@@ -196,7 +252,8 @@ def open_words(words: tuple[str, ...], engine: str | None, completing: Completin
 
     start = start_of(words)
     name = COMMANDS[start.engine] if start is not None else printable(words[0])
-    return EngineSource(name, import_words(words, completing.completion(Path()), engine=engine))
+    imported = import_words(words, completing.completion(Path()), engine=engine)
+    return EngineSource(name, with_unused(imported, completing))
 
 
 def open_text(text: str, source: str, engine: str | None, completing: Completing) -> EngineSource:
@@ -212,7 +269,12 @@ def open_text(text: str, source: str, engine: str | None, completing: Completing
     name = COMMANDS[start.engine] if start is not None else "command" if is_line else shown_name(source)
     completion = completing.completion(Path() if is_line else folder_of(source))
     imported = import_text(text, completion, path=name, engine=engine, name=completing.name)
-    return EngineSource(name, imported)
+    return EngineSource(name, with_unused(imported, completing))
+
+
+def with_unused(imported: Imported, completing: Completing) -> Imported:
+    """An import with the remarks on values that the user gives for nothing."""
+    return evolve(imported, notes=(*imported.notes, *completing.values.unused()))
 
 
 def folder_of(source: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,14 +20,27 @@ from planner.cli.commands import (
     refuse_other_command,
     starts_server,
     text_of,
+    with_unused,
 )
-from planner.cli.files import STDIO, naming, shown_name, write_output
+from planner.cli.files import naming, read_bytes, shown_name, write_output
+from planner.cli.kinds import JSON, data_kind, unreadable
 from planner.cli.options import examples
 from planner.cli.render import show
 from planner.documents.tree import printable
 from planner.documents.writer import dump_deployment
 from planner.errors import DocumentError
-from planner.importers.detect import ENGINES, command_begins, has_containers, is_document
+from planner.importers.detect import ENGINES, command_begins, has_containers, is_own_document
+
+SUFFIXES = (".yaml", ".yml", ".json")
+NO_COMMAND = "no command that starts a server is found"
+OF_SETTINGS = (
+    "a file of settings needs the name of its engine in front of it, such as planner import vllm FILE"
+)
+WANTED = (
+    "give a command line, a script, a Kubernetes manifest or a Docker Compose file, or the engine's name and "
+    "the file behind its --config"
+)
+"""What can be imported, for messages."""
 
 
 @click.command(
@@ -81,20 +93,33 @@ def _open(source: tuple[str, ...], engine: str | None, completing: Completing) -
         return open_words(source, engine, completing)
     if len(source) > 1:
         raise click.UsageError(f"one source at a time; {printable(source[1])} is a second")
+    if not source[0].strip():
+        raise click.UsageError("the source is empty; give a command line or a file, or - for standard input")
     refuse_other_command(source[0])
-    text, name = text_of(source[0]), shown_name(source[0])
+    text = text_of(source[0])
     if text is None:
         # Says what is wrong with the file.
-        from planner.cli.files import read_bytes
-
-        text = read_bytes(source[0]).decode("utf-8", "replace")
+        text = read_bytes(source[0]).decode("utf-8", "surrogateescape")
+    if (fault := unreadable(text)) is not None:
+        raise DocumentError(f"{fault}; {WANTED}", path=shown_name(source[0]))
     if starts_server(text) or has_containers(text):
         return open_text(text, source[0], engine, completing)
-    if is_document(text):
-        raise DocumentError("is a document already, which needs no import", path=name)
-    if engine is not None and source[0] != STDIO and os.path.splitext(source[0])[1] in (".yaml", ".yml"):
+    is_config = source[0].endswith(SUFFIXES) and not is_own_document(text)
+    if engine is not None and is_config:
         return _of_config(source[0], engine, completing)
+    if (fault := _no_source(text, is_config=is_config)) is not None:
+        raise DocumentError(fault, path=shown_name(source[0]))
     return open_text(text, source[0], engine, completing)
+
+
+def _no_source(text: str, *, is_config: bool) -> str | None:
+    """What a text is that can start no server, ``None`` if it may be a command."""
+    if is_own_document(text):
+        return "is a document already, which needs no import"
+    kind = data_kind(text)
+    if kind is not None and not (is_config and kind == JSON):
+        return f"{NO_COMMAND} in this {kind}; {WANTED}"
+    return f"{NO_COMMAND}; {OF_SETTINGS}" if is_config else None
 
 
 def _of_config(source: str, engine: str, completing: Completing) -> EngineSource:
@@ -102,7 +127,8 @@ def _of_config(source: str, engine: str, completing: Completing) -> EngineSource
     from planner.importers.source import import_config
 
     completion = completing.completion(folder_of(source))
-    return EngineSource(shown_name(source), import_config(Path(source), engine, completion))
+    imported = import_config(Path(source), engine, completion)
+    return EngineSource(shown_name(source), with_unused(imported, completing))
 
 
 def _notes(found: EngineSource) -> Iterator[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import NoReturn
@@ -51,10 +52,37 @@ class Collector:
             raise flag_error(given.where, f"and {flag_key(first)} both give {dotted}; drop one", self.path)
         self.sections.setdefault(section, {})[key] = value
         self.origins[dotted] = given
+        self._repeated(key, value, given)
+
+    def _repeated(self, key: str, value: Json, given: Given) -> None:
+        """Remarks on a list that has one of its sizes twice, be it the value itself or within a mapping."""
+        if isinstance(value, Mapping):
+            for name, inner in value.items():
+                self._repeated(name, inner, given)
+        elif isinstance(value, list):
+            numbers = Counter(item for item in value if type(item) is int)
+            twice = [str(number) for number, times in numbers.items() if times > 1]
+            if twice:
+                flag = flag_key(given.where)
+                where = flag if flag.replace("-", "_").endswith(key) else f"{flag}: {key}"
+                self.notes.append(
+                    f"{where} lists {', '.join(twice)} more than once; each size is captured once"
+                )
 
     def environment(self, read: frozenset[str]) -> None:
-        """Keeps the variables that planning reads; others, which may be secrets, go into no document."""
-        for name, word in self.launch.env.items():
+        """Keeps the variables that planning reads; others, which may be secrets, go into no document.
+
+        What the user says beside the source wins, and may stand in a file that is not read.
+
+        Raises:
+            DocumentError: the value of one is not known.
+        """
+        said = {
+            name: Word(self.completion.values[name])
+            for name in sorted(read)
+            if name in self.completion.values
+        }
+        for name, word in {**self.launch.env, **said}.items():
             if name not in read:
                 self.unused.append(name)
             elif word.unknown:

@@ -9,9 +9,11 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping
 
-from planner.documents.tree import Items, Node, Scalar, Table, printable
+from planner.documents.tree import Items, Node, Scalar, Table
 from planner.errors import DocumentError
-from planner.importers.containers import Container, Source, text_at, texts_of
+from planner.importers.containers import Container, Source
+from planner.importers.nodes import text_at, texts_of
+from planner.importers.unread import unread_in_service
 from planner.importers.words import Word, hole, scalar_word, word_of
 
 _VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)([^}]*)\}|([A-Za-z_]\w*))")
@@ -47,10 +49,7 @@ def _container(
         env=dict(_environment(service.values.get("environment"), given)),
         place=Word("", line, column),
         files=dict(_configs(service)),
-        remarks=tuple(
-            f"env_file {printable(scalar.text)} is not read; give what it sets with --set"
-            for scalar in _env_files(service.values.get("env_file"))
-        ),
+        remarks=tuple(unread_in_service(service)),
     )
 
 
@@ -63,13 +62,6 @@ def _configs(service: Table) -> Iterator[tuple[str, str]]:
         )
         if target and content:
             yield target, content
-
-
-def _env_files(node: Node | None) -> Iterator[Scalar]:
-    yield from texts_of(node)
-    for item in node.items if isinstance(node, Items) else ():
-        if isinstance(item, Table) and isinstance(named := item.values.get("path"), Scalar):
-            yield named
 
 
 def _words(node: Node | None, source: Source, path: str | None, given: Mapping[str, str]) -> tuple[Word, ...]:

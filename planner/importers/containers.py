@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve, field, frozen
 
-from planner.documents.tree import Items, Node, Scalar, Table
 from planner.importers.detect import IMAGE, VLLM
 from planner.importers.launches import Launch, launches_in_script, launches_of, read_nested, shell_script
 from planner.importers.words import Word
@@ -138,38 +137,3 @@ class Source:
 
 def _moved(word: Word, line: int, indent: int) -> Word:
     return evolve(word, line=(word.line or 1) + line, column=(word.column or 1) + indent)
-
-
-def texts_of(node: Node | None) -> Iterator[Scalar]:
-    """The scalars of a list, or the one scalar that stands in place of one."""
-    if isinstance(node, Scalar):
-        yield node
-    elif isinstance(node, Items):
-        yield from (item for item in node.items if isinstance(item, Scalar))
-
-
-def text_at(table: Table, *keys: str) -> str | None:
-    """The text under nested ``keys``, ``None`` where there is none."""
-    node: Node | None = table
-    for key in keys:
-        node = node.values.get(key) if isinstance(node, Table) else None
-    return node.text if isinstance(node, Scalar) and node.text else None
-
-
-Walked = tuple[Table, tuple[Table, ...], str]
-"""A mapping, those around it, and the key under which it stands."""
-
-
-def tables_under(root: Node, skipped: Callable[[str], bool]) -> Iterator[Walked]:
-    """Every mapping below ``root`` but those under ``skipped`` keys, in the order of the text."""
-    stack: list[tuple[Node, tuple[Table, ...], str]] = [(root, (), "")]
-    while stack:
-        node, above, key = stack.pop()
-        if isinstance(node, Table):
-            yield node, above, key
-            inside = [
-                (child, (*above, node), name) for name, child in node.values.items() if not skipped(name)
-            ]
-            stack.extend(reversed(inside))
-        elif isinstance(node, Items):
-            stack.extend((child, above, key) for child in reversed(node.items))

@@ -18,6 +18,7 @@ from attrs import define, field, frozen
 from planner.documents.deployment import Json
 from planner.documents.tree import printable, shown
 from planner.errors import DocumentError
+from planner.importers.synonyms import other_name
 from planner.importers.words import Word, refusal
 
 OWN_OPTIONS = frozenset(
@@ -99,14 +100,16 @@ class CommandLine:
 class Grammar:
     """What one engine's parser takes.
 
-    ``title`` is how messages call the command, ``engine`` its program. ``table`` has each flag by each
-    of its spellings, ``readers`` the types whose values are not plain text: the beginning of the type's
-    name, how it is read, and what messages say that it needs. With ``abbreviates``, the beginning of
-    exactly one long flag stands for it; with ``interchanges_dashes``, ``_`` is taken for ``-``.
+    ``title`` is how messages call the command, ``program`` how they call its program. ``table`` has each
+    flag by each of its spellings, ``readers`` the types whose values are not plain text: the beginning
+    of the type's name, how it is read, and what messages say that it needs. With ``abbreviates``, the
+    beginning of exactly one long flag stands for it; with ``interchanges_dashes``, ``_`` is taken for
+    ``-``.
     """
 
-    title: str
     engine: str
+    title: str
+    program: str
     table: Mapping[str, Flag]
     readers: tuple[tuple[str, Reader, str], ...]
     abbreviates: bool = True
@@ -131,11 +134,15 @@ def _flag(row: Mapping[str, Any]) -> Flag:
 
 @define
 class Parser:
-    """Reads the words behind a server's program as the server's own parser would."""
+    """Reads the words behind a server's program as the server's own parser would.
+
+    ``plans`` says of a flag whether planning reads what it gives.
+    """
 
     grammar: Grammar
     words: tuple[Word, ...]
     path: str | None
+    plans: Callable[[Flag], bool]
     at: int = 0
     result: CommandLine = field(factory=CommandLine)
 
@@ -198,16 +205,21 @@ class Parser:
         if spelled in table:
             return table[spelled], spelled
         if spelled in OWN_OPTIONS:
-            program = self.grammar.engine
+            program = self.grammar.program
             raise self.error(word, f"is no flag of {program}; as an option of planner it goes in front of it")
         starts = [known for known in table if self._begins(known, spelled)]
         if len({table[known].name for known in starts}) == 1:
             return table[starts[0]], starts[0]
         if len(starts) > 1:
             raise self.error(word, f"could be any of {', '.join(sorted(starts)[:5])}; write it out")
-        near = get_close_matches(spelled, table, n=1, cutoff=0.6)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise self.error(word, f"is no flag of {self.grammar.title}{hint}")
+        raise self.error(word, f"is no flag of {self.grammar.title}{self._hint(spelled)}")
+
+    def _hint(self, spelled: str) -> str:
+        """What may be meant by a flag that there is not: what another engine calls so, or the nearest."""
+        if (other := other_name(spelled, self.grammar.engine)) is not None:
+            return f"; did you mean {other}?"
+        near = get_close_matches(spelled, self.grammar.table, n=1, cutoff=0.6)
+        return f"; did you mean {near[0]}?" if near else ""
 
     def next(self, word: Word, what: str) -> Word:
         """The next word, which is a value of the flag ``word``."""
@@ -217,14 +229,37 @@ class Parser:
         return self.words[self.at - 1]
 
     def store(self, flag: Flag, value: Json, word: Word, unknown: Word | None = None) -> None:
-        """Takes in a flag whose values are read; the last of several counts."""
+        """Takes in a flag whose values are read; the last of several counts.
+
+        Raises:
+            DocumentError: the line gives a flag that planning reads twice, and with different values.
+        """
         before = self.result.given.get(flag.name)
-        if before is not None and (before.value != value or unknown):
+        given = Given(flag, value, word, unknown)
+        if before is not None and (before.value != value or unknown or before.unknown):
+            if before.where.path == word.path and self.plans(flag):
+                self.refuse_contradiction(before, given)
             what = "once as a whole and once by keys" if flag.json else "more than once"
             remark = f"{flag.name} is given {what}; the last counts"
             if remark not in self.result.remarks:
                 self.result.remarks.append(remark)
-        self.result.given[flag.name] = Given(flag, value, word, unknown)
+        self.result.given[flag.name] = given
+
+    def refuse_contradiction(self, first: Given, second: Given) -> None:
+        """Refuses two values of one flag, unless they are mappings that agree where they meet.
+
+        Raises:
+            DocumentError: they do not.
+        """
+        if isinstance(first.value, Mapping) and isinstance(second.value, Mapping):
+            key = contradiction(first.value, second.value)
+            if key is not None:
+                raise self.error(
+                    second.where, f"gives {printable(key)} twice, with different values; drop one"
+                )
+            return
+        found = (shown_value(given) for given in (first, second))
+        raise self.error(second.where, f"is given twice, as {' and as '.join(found)}; drop one")
 
     def error(self, word: Word, message: str) -> DocumentError:
         """The error that something is wrong with the flag ``word``."""
@@ -280,6 +315,28 @@ class Parser:
         """Refuses a value that is not known where it matters."""
         if given.unknown:
             raise refusal(given, self.path, flag_key(word))
+
+
+def contradiction(first: Mapping[str, Json], second: Mapping[str, Json]) -> str | None:
+    """The first key, with those above it, that two mappings give different values."""
+    for key, one in first.items():
+        other = second.get(key, one)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            if (inner := contradiction(one, other)) is not None:
+                return f"{key}.{inner}"
+        elif one != other:
+            return key
+    return None
+
+
+def shown_value(given: Given) -> str:
+    """What a flag gives, for messages."""
+    if given.unknown is not None:
+        return printable(given.unknown.text)
+    if isinstance(given.value, bool) or given.value is None:
+        return flag_key(given.where)
+    values = given.value if isinstance(given.value, list) else [given.value]
+    return shown(" ".join(map(str, values)))
 
 
 def inline(word: Word, text: str) -> Word:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 
 from planner.documents.tree import Items, Node, Scalar, Table, printable
-from planner.importers.containers import Container, tables_under, text_at, texts_of
+from planner.importers.containers import Container
+from planner.importers.nodes import tables_under, text_at, texts_of
 from planner.importers.words import Word, hole, scalar_word
 
 _SKIPPED = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,8 +10,11 @@ from attrs import evolve, field, frozen
 
 from planner.documents.tree import printable
 from planner.errors import DocumentError
+from planner.importers.blocks import Command
 from planner.importers.detect import ASSIGNMENT, IMAGE, is_shell, start_of
-from planner.importers.shell import Script, read_script
+from planner.importers.exports import Exports, assignments, last_changes
+from planner.importers.script import Script, read_script
+from planner.importers.unread import unread_in_script
 from planner.importers.words import Word, unmarked
 
 MAX_SHELLS = 4
@@ -67,25 +71,42 @@ def launches_in_script(
     depth: int = 0,
 ) -> Iterator[Launch]:
     """The starts of servers among the commands of a script, which begins with the environment ``env``."""
-    exported = dict(env or {})
+    exports = Exports(dict(env or {}), given, last_changes(script))
+    calls = Counter(command.run[0].text for command in script.commands)
+    unread = list(unread_in_script(script))
     last: Launch | None = None
     remarks: list[str] = []
     for command in script.commands:
-        if last is not None and command[0].text.startswith("--"):
+        first = command.words[0]
+        if last is not None and first.text.startswith("--"):
             remarks.append(
-                f"line {command[0].line} begins with {printable(command[0].text)} and is not part of the "
-                "command, which has ended before it"
+                f"line {first.line} begins with {printable(first.text)} and is not part of the command, "
+                "which has ended before it"
             )
-        if command[0].text == "export":
-            exported.update(_assignments(command[1:]))
-            continue
-        for launch in launches_of(command, path, given, exported, depth):
+        exports.follow(command)
+        for launch in launches_of(command.words, path, given, exports.at(command), depth):
             if last is not None:
                 yield evolve(last, files=script.files, remarks=(*last.remarks, *remarks))
                 remarks = []
-            last = launch
+            repeats = repetition(command, calls)
+            last = evolve(launch, remarks=(*launch.remarks, *exports.remarks, *repeats, *unread))
     if last is not None:
         yield evolve(last, files=script.files, remarks=(*last.remarks, *remarks))
+
+
+def repetition(command: Command, calls: Mapping[str, int]) -> Iterator[str]:
+    """The remark that a command may run more than once, or never; ``calls`` counts those by name."""
+    body = command.body
+    if body is None:
+        return
+    place = f"line {command.words[0].line}: the server is started in the"
+    if body.function is None:
+        yield f"{place} loop of line {command.body_line}, which may start several; one is imported"
+        return
+    times = calls.get(body.function, 0)
+    if times != 1:
+        often = f"called {times} times; one is imported" if times else "never called here"
+        yield f"{place} function {printable(body.function)}, which is {often}"
 
 
 def launches_of(
@@ -110,18 +131,27 @@ def launches_of(
             engine=start.engine,
             name="",
             words=tuple(command[start.at :]),
-            env={**env, **dict(_assignments(before))},
+            env={**env, **dict(assignments(before))},
             where=command[0],
             program=texts[start.at - 1],
+            remarks=tuple(_unread_settings(before)),
             is_contained="docker" in texts[: start.at] or "podman" in texts[: start.at],
         )
     elif (script := shell_script(command)) is not None and depth < MAX_SHELLS:
-        env = {**env, **dict(_assignments(command))}
+        env = {**env, **dict(assignments(command))}
         known = {name: word.text for name, word in env.items() if not word.unknown}
         # What is not known in it is written as a shell would look it up, so that it stays unknown.
         nested = read_nested(script, path, given, known)
         for launch in launches_in_script(nested, path, given, env, depth + 1):
             yield placed(launch, script.line, script.column)
+
+
+def _unread_settings(before: Sequence[Word]) -> Iterator[str]:
+    """What stands in front of a server and may set its environment, without being read."""
+    for word in before:
+        if word.unknown and not ASSIGNMENT.fullmatch(word.text.removeprefix("--env=")):
+            found = printable(word.unknown[0])
+            yield f"{found} in front of the server is not read; give what it sets with --set"
 
 
 def read_nested(script: Word, path: str | None, given: Mapping[str, str], env: Mapping[str, str]) -> Script:
@@ -157,12 +187,6 @@ def shell_script(command: Sequence[Word]) -> Word | None:
             if not option.startswith("--") and "c" in option:
                 return command[at + 1]
     return None
-
-
-def _assignments(words: Sequence[Word]) -> Iterator[tuple[str, Word]]:
-    for word in words:
-        if match := ASSIGNMENT.fullmatch(word.text.removeprefix("--env=")):
-            yield match[1], Word(match[2], word.line, word.column, word.unknown)
 
 
 def _refuse_container_options(words: Sequence[Word], path: str | None) -> None:

@@ -1,7 +1,8 @@
 """From the arguments of SGLang's server to a Deployment.
 
 Source: SGLang 0.5.23, the flags of its server (rules 1); the table beside this module has the names of
-all of them, the fields that they fill and how many words they take.
+all of them, the fields that they fill and how many words they take, and is made by
+``tools/make_sglang_flags.py``.
 """
 
 from __future__ import annotations
@@ -78,6 +79,16 @@ OLDER: Mapping[str, tuple[Flag, str]] = {
 }
 """Flags of earlier releases, and the present ones."""
 
+SIZES = {
+    "--cuda-graph-bs-decode": ("decode", "bs"),
+    "--cuda-graph-bs-prefill": ("prefill", "bs"),
+    "--cuda-graph-max-bs-decode": ("decode", "max_bs"),
+    "--cuda-graph-max-bs-prefill": ("prefill", "max_bs"),
+    "--cuda-graph-max-seq-len-prefill": ("prefill", "max_seq_len"),
+    "--cuda-graph-prefill-max-context": ("prefill", "max_context_size"),
+}
+"""Flags of sizes by phase and key of the JSON config, which gives them too."""
+
 _SAME_KEY = frozenset({"--cuda-graph-bs", "--cuda-graph-max-bs"})
 """Older flags whose names are keys of the section too."""
 
@@ -92,6 +103,12 @@ UNMODELLED = frozenset(
     }
 )
 """Fields that could change the graphs in ways that are not followed."""
+
+_READ = frozenset(
+    {"revision", "dp_size", "attn_dp_size", "enable_lora", "max_loras_per_batch", "speculative_algorithm"}
+    | {"speculative_draft_model_revision"}
+)
+"""Fields besides those of one place that planning reads."""
 
 _MODEL_TYPE = Flag(spellings=("--model-type",))
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(Ki|Mi|Gi|Ti|k|M|G|T)")
@@ -108,8 +125,9 @@ def grammar() -> Grammar:
     """What the parser of SGLang's server takes, the flags of earlier releases among them."""
     older = [flag for flag, _ in OLDER.values()]
     return Grammar(
+        engine=SGLANG,
         title="SGLang 0.5.23",
-        engine="sglang serve",
+        program="sglang serve",
         table={**read_table(TABLE), **by_spelling([*older, _MODEL_TYPE])},
         readers=(("size", _size, "a whole number, such as 8192 or 8k"), *NUMBERS),
     )
@@ -122,7 +140,7 @@ def import_sglang(launch: Launch, completion: Completion, path: str | None) -> I
         DocumentError: a flag or value that SGLang would refuse. ``path`` is the source in messages.
     """
     words, remarks = expanded(launch.words, launch, completion, path)
-    line = Parser(grammar(), tuple(words), path).parse()
+    line = Parser(grammar(), tuple(words), path, _is_planned).parse()
     collector = Collector(launch=launch, completion=completion, path=path)
     collector.sections["engine"] = {"name": SGLANG}
     collector.notes.extend([*remarks, *line.remarks])
@@ -132,6 +150,7 @@ def import_sglang(launch: Launch, completion: Completion, path: str | None) -> I
     for name in OLDER:
         if (given := line.pop(name)) is not None:
             _older(given, line, collector)
+    _refuse_contradictions(line, collector)
     _data_parallel(line, collector)
     _lora(line, collector)
     algorithm = line.pop("--speculative-algorithm")
@@ -162,6 +181,22 @@ def _model(line: CommandLine, collector: Collector) -> str | None:
     if texts:
         collector.sections.setdefault(SGLANG, {})["model_path"] = texts[0]
     return texts[0] if texts else None
+
+
+def _refuse_contradictions(line: CommandLine, collector: Collector) -> None:
+    """Refuses a size that a flag and the JSON config give differently.
+
+    Raises:
+        DocumentError: there is one.
+    """
+    config = line.given.get("--cuda-graph-config")
+    phases = config.value if config is not None and isinstance(config.value, Mapping) else {}
+    for flag, (phase, key) in SIZES.items():
+        given, inner = line.given.get(flag), phases.get(phase)
+        if given is None or config is None or not isinstance(inner, Mapping) or key not in inner:
+            continue
+        if given.unknown is not None or given.value != inner[key]:
+            raise collector.error(config, f"and {flag} give {phase}.{key} different values; drop one")
 
 
 def _older(given: Given, line: CommandLine, collector: Collector) -> None:
@@ -206,6 +241,16 @@ def _lora(line: CommandLine, collector: Collector) -> None:
             collector.put("lora", "max_loras", most.value, most)
     elif most is not None:
         collector.unused.append(most.flag.name)
+
+
+def _is_planned(flag: Flag) -> bool:
+    """Whether planning reads what a flag gives."""
+    return (
+        flag.name in OLDER
+        or flag.field in KEYS
+        or flag.field in _READ
+        or flag.field in fields_dict(SglangSection)
+    )
 
 
 def _flag(given: Given, collector: Collector) -> None:

@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from planner.errors import DocumentError
+from planner.importers.blocks import Blocks, Command, Foresight
 from planner.importers.variables import Variables
-from planner.importers.words import Word, hole, unmarked, word_of
-
-MAX_TEXT = 2**20
-"""Longest text in characters; the longest command line of Linux is of this order."""
+from planner.importers.words import Word, hole, word_of
 
 _BLANKS = " \t\r"
 _SEPARATORS = "\n;|&()"
+_OPERATOR = re.compile(r"&&|\|\||;;|[\n;|&()]")
+_ENDS = ("\n", ";", "")
+"""Operators behind which the next command runs whatever comes of the one before."""
+_PARAMETERS = re.compile(r"\([ \t]*\)")
+"""What makes the word before it the name of a function."""
 _REDIRECTION = re.compile(r"\d*(?:>>|>&|>\||<<<|<<-?|<&|<>|>|<)|&>>?")
 _VARIABLE = re.compile(
     r"""\$ (?: \{ (?P<prefix> [\#!]?) (?P<braced>\w+) (?P<rest> [^}]*) \}?
@@ -39,44 +42,6 @@ _WRITERS = frozenset({"cat", "tee"})
 
 
 @frozen
-class Script:
-    """What a shell text holds: its commands, each as its words, and the files that it writes itself.
-
-    ``files`` has the text of each by its name as the script spells it.
-    """
-
-    commands: tuple[tuple[Word, ...], ...]
-    files: Mapping[str, str]
-
-
-def read_script(
-    text: str,
-    path: str | None,
-    *,
-    given: Mapping[str, str] | None = None,
-    env: Mapping[str, str] | None = None,
-) -> Script:
-    """The commands and files of ``text``. Redirections are left out.
-
-    ``given`` are values of variables that win over what the text says, ``env`` those that it starts with.
-
-    Raises:
-        DocumentError: a quote is never closed, blanks stand after the backslash that should continue a
-            line, or the text is far too long. ``path`` is the name of the text in messages.
-    """
-    if len(text) > MAX_TEXT:
-        raise DocumentError(f"longer than {MAX_TEXT // 2**20} MiB; paste the command alone", path=path)
-    reader = _Reader(text.removeprefix("\ufeff"), path, variables=Variables(given or {}, dict(env or {})))
-    commands = tuple(tuple(command) for command in reader.commands() if command)
-    return Script(commands, reader.files)
-
-
-def commands_of(text: str, path: str | None) -> list[list[Word]]:
-    """The commands in ``text`` alone, as by ``read_script``."""
-    return [list(command) for command in read_script(unmarked(text, path), path).commands]
-
-
-@frozen
 class _Pending:
     """A text behind ``<<`` that begins on the next line."""
 
@@ -86,7 +51,9 @@ class _Pending:
 
 
 @define
-class _Reader:
+class Reader:
+    """Reads a text once from its beginning to its end."""
+
     text: str
     path: str | None
     at: int = 0
@@ -94,13 +61,22 @@ class _Reader:
     ready: list[Word] = field(factory=list)
     began: int | None = None
     before: str = "\n"
+    since: int = 0
     variables: Variables = field(factory=Variables)
+    blocks: Blocks = field(factory=Blocks)
     files: dict[str, str] = field(factory=dict)
+    inputs: list[tuple[Word, str]] = field(factory=list)
     pending: list[_Pending] = field(factory=list)
     target: Word | None = None
     breaks: list[int] | None = None
 
-    def commands(self) -> Iterator[list[Word]]:
+    def commands(self) -> Iterator[Command]:
+        """The commands of the text, one after the other.
+
+        Raises:
+            DocumentError: a quote is never closed, or blanks stand behind the backslash that should
+                continue a line.
+        """
         words: list[Word] = []
         while self.at < len(self.text):
             letter = self.text[self.at]
@@ -114,11 +90,7 @@ class _Reader:
                 self._array(array)
             elif letter in _SEPARATORS:
                 words.extend(self._words())
-                self._learn(words, letter)
-                self.at += 1
-                if letter == "\n":
-                    self._read_files(words)
-                yield words
+                yield from self._end_command(words)
                 words = []
             elif letter in "<>":
                 words.extend(self._words())
@@ -127,17 +99,72 @@ class _Reader:
             else:
                 self._letter(letter)
         words.extend(self._words())
-        yield words
+        yield from self._end_command(words)
 
-    def _learn(self, words: list[Word], after: str) -> None:
-        """Has the variables follow a command that ends with the operator ``after``."""
-        alone = self.before in "\n;" and after in "\n;"
-        self.variables.follow([(word.text, not word.unknown) for word in words], alone=alone)
-        if after in "()":
-            self.variables.parenthesis(after)
+    def foresight(self) -> Foresight:
+        """What this reading, which is at its end, knows of the whole text."""
+        bodies = sorted(self.blocks.bodies, key=lambda body: body.begin)
+        return Foresight(bodies, self.variables.changes, self.variables.sweeps)
+
+    def within_body(self, command: Command, foresight: Foresight) -> Command:
+        """A command of this text with the outermost body around it."""
+        body = foresight.body(command.at)
+        return command if body is None else evolve(command, body=body, body_line=self._place(body.begin)[0])
+
+    def _end_command(self, words: list[Word]) -> Iterator[Command]:
+        """Ends a command, of which ``words`` are read, at an operator or the end of the text."""
+        operator = found[0] if (found := _OPERATOR.match(self.text, self.at)) else ""
+        since = self.since
+        is_named = bool(words) and words[-1].text != "function"
+        if operator == "(" and is_named and (header := _PARAMETERS.match(self.text, self.at)):
+            *around, name = (word.text for word in words if word.text != "function")
+            self.blocks.command(around, self.before, since, self.at)
+            self.blocks.awaits(name, since)
+            self.at = self.since = header.end()
+            self.before = "\n"
+            return
+        first, path = self._learn(words, operator)
+        self.at += len(operator)
+        self.since = self.at
+        if operator == "\n":
+            self._read_files(words[first:])
+        if words:
+            yield Command(tuple(words), first, since, path)
+
+    def _learn(self, words: list[Word], after: str) -> tuple[int, tuple[int, ...]]:
+        """Has variables and blocks follow a command that ends with ``after``.
+
+        Gives the index of the word at which what it runs begins, and the command's path.
+        """
+        first = self.blocks.command([word.text for word in words], self.before, self.since, self.at)
+        path = self.blocks.path()
+        if words:
+            self._resolve_exports(words, first)
+            certain = self._is_alone() and after in _ENDS
+            pairs = [(word.text, not word.unknown) for word in words[first:]]
+            self.variables.follow(pairs, certain=certain, at=self.since)
+        if after and after in "()":
+            self.blocks.parenthesis(after, self.at)
+        elif after == ";;":
+            self.blocks.branch()
         if words or after != "\n":
             # A line that ends with an operator goes on in the next.
             self.before = after
+        return first, path
+
+    def _is_alone(self) -> bool:
+        """Whether what stands here is always reached, once."""
+        return self.before in _ENDS and not self.blocks.open
+
+    def _resolve_exports(self, words: list[Word], first: int) -> None:
+        """Writes the values of variables that ``export`` names alone behind their names."""
+        if words[first].text != "export":
+            return
+        for index, word in enumerate(words[first + 1 :], first + 1):
+            if word.text.isidentifier() and not word.unknown:
+                value = self.variables.value(word.text, self.since)
+                text = f"{word.text}={hole(f'${word.text}') if value is None else value}"
+                words[index] = word_of(text, word.line, word.column)
 
     def _letter(self, letter: str) -> None:
         """Takes one letter, or what it introduces, into the word."""
@@ -194,7 +221,7 @@ class _Reader:
 
     def _double_quoted(self) -> None:
         if (array := _ELEMENTS.match(self.text, self.at)) is not None:
-            elements = self.variables.elements(array[1])
+            elements = self.variables.elements(array[1], self.at)
             self._expand((hole(f"${array[1]}"),) if elements is None else elements)
             self.at = array.end()
             return
@@ -246,16 +273,17 @@ class _Reader:
                 self.at = match.end()
             else:
                 # A value without letters gives way to the default.
-                key = name if self.variables.value(name) or not rest else ""
+                key = name if self.variables.value(name, self.at) or not rest else ""
                 self._substitute(key, f"${name}", match.end(), quoted=quoted)
 
     def _substitute(self, key: str, found: str, end: int, *, quoted: bool) -> None:
-        value = self.variables.value(key)
-        words = (value,) if quoted and value is not None else self.variables.words(key)
+        value = self.variables.value(key, self.at)
+        words = (value,) if quoted and value is not None else self.variables.words(key, self.at)
         self._expand((hole(found),) if words is None else words)
         self.at = end
 
     def end_of_parentheses(self, at: int) -> int:
+        """Where the parenthesis that stands at ``at`` is closed, or the text ends."""
         depth = 0
         for end in range(at, len(self.text)):
             depth += {"(": 1, ")": -1}.get(self.text[end], 0)
@@ -285,8 +313,9 @@ class _Reader:
                 self._letter(letter)
         elements.extend(self._words())
         self.at += 1
-        certain = self.before in "\n;" and not any(word.unknown for word in elements)
-        self.variables.set_array(name, tuple(word.text for word in elements) if certain else None, adds=adds)
+        certain = self._is_alone() and not any(word.unknown for word in elements)
+        found = tuple(word.text for word in elements) if certain else None
+        self.variables.set_array(name, found, adds=adds, at=self.since)
 
     def _redirect(self, operator: str) -> None:
         """Takes in the file, or the end mark of the text, that a redirection names."""
@@ -312,6 +341,8 @@ class _Reader:
             body = self._text_until(pending)
             if target is not None and not target.unknown and writer in _WRITERS:
                 self.files[target.text] = body if pending.is_plain else self._filled(body)
+            elif words and writer not in _WRITERS:
+                self.inputs.append((words[0], body))
         self.pending = []
 
     def _text_until(self, pending: _Pending) -> str:
@@ -332,7 +363,7 @@ class _Reader:
 
         def value(match: re.Match[str]) -> str:
             name = match["braced"] or match["plain"] or ""
-            known = None if match["prefix"] or match["rest"] else self.variables.value(name)
+            known = None if match["prefix"] or match["rest"] else self.variables.value(name, self.at)
             return match[0] if known is None else known
 
         return _VARIABLE.sub(value, body)
@@ -350,13 +381,3 @@ class _Reader:
     def _error(self, message: str, at: int) -> DocumentError:
         line, column = self._place(at)
         return DocumentError(message, path=self.path, line=line, column=column)
-
-
-def end_of_name(text: str) -> int:
-    """Where what ``text`` begins with ends: a name, or a whole substitution that may hold ``=`` itself."""
-    reader = _Reader(text, None)
-    if text.startswith(("$(", "`")):
-        end = text.find("`", 1) + 1 if text.startswith("`") else reader.end_of_parentheses(1)
-        return end or len(text)
-    end = text.find("=")
-    return len(text) if end < 0 else end

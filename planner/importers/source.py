@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from attrs import evolve
 
 from planner.documents.reader import read_foreign_yaml
-from planner.documents.tree import Table, printable
+from planner.documents.tree import Node, Table, printable
 from planner.errors import DocumentError
 from planner.importers.compose import compose_containers
 from planner.importers.containers import Container, Source, launches_in_container
@@ -16,7 +18,12 @@ from planner.importers.detect import ENGINES, SGLANG, TENSORRT_LLM, VLLM, has_co
 from planner.importers.imported import Completion, Imported
 from planner.importers.kubernetes import kubernetes_containers
 from planner.importers.launches import Launch, launches_in_text, launches_of
+from planner.importers.script import read_script
+from planner.importers.unread import unread_in_compose, unread_in_script
 from planner.importers.words import Word, unmarked
+
+_HERE = re.compile(r"<<-?[ \t]*[\\\"']?\w")
+"""A text that a script holds for a program to read."""
 
 MAX_LISTED = 12
 """Servers that a message lists."""
@@ -30,9 +37,22 @@ def launches_in(text: str, path: str | None, values: Mapping[str, str]) -> list[
     Raises:
         DocumentError: the text cannot be read.
     """
-    if has_containers(text):
+    if _is_manifest(text, path):
         return launches_in_manifest(text, path, values)
     return launches_in_text(text, path, values)
+
+
+def _is_manifest(text: str, path: str | None) -> bool:
+    """Whether ``text`` is a manifest itself, and no script that holds one."""
+    if not has_containers(text):
+        return False
+    if not _HERE.search(text):
+        return True
+    try:
+        read_foreign_yaml(unmarked(text, path), path)
+    except DocumentError:
+        return False
+    return True
 
 
 def launches_in_manifest(text: str, path: str | None, values: Mapping[str, str]) -> list[Launch]:
@@ -41,29 +61,60 @@ def launches_in_manifest(text: str, path: str | None, values: Mapping[str, str])
     Raises:
         DocumentError: it is no YAML, or a command in it cannot be read.
     """
+    source = Source.of(text)
+    containers = _containers(text, source, path, values)
+    return [launch for item in containers for launch in launches_in_container(item, source, path, values)]
+
+
+def _containers(text: str, source: Source, path: str | None, values: Mapping[str, str]) -> list[Container]:
+    found: list[Container] = []
+    roots = _roots(text, path)
+    for root in roots:
+        if _is_compose(root):
+            found.extend(compose_containers(root, source, path, values))
+    found.extend(kubernetes_containers([root for root in roots if not _is_compose(root)], values))
+    return found
+
+
+def _roots(text: str, path: str | None) -> list[Node]:
     try:
-        roots = read_foreign_yaml(unmarked(text, path), path)
+        return read_foreign_yaml(unmarked(text, path), path)
     except DocumentError as error:
         if "{{" in text and error.line is not None:
             error.message += "; a template has to be rendered first, such as by helm template"
         raise
-    source = Source.of(text)
-    found: list[Container] = []
-    for root in roots:
-        if isinstance(root, Table) and isinstance(root.values.get("services"), Table):
-            found.extend(compose_containers(root, source, path, values))
-    found.extend(kubernetes_containers([root for root in roots if not _is_compose(root)], values))
-    return [launch for item in found for launch in launches_in_container(item, source, path, values)]
 
 
-def _is_compose(root: object) -> bool:
+def unread_in(text: str, path: str | None) -> list[str]:
+    """Remarks on what a text without a server takes from elsewhere, where its servers may be.
+
+    Raises:
+        DocumentError: the text cannot be read.
+    """
+    if not _is_manifest(text, path):
+        return list(unread_in_script(read_script(unmarked(text, path), path)))
+    included = [
+        remark for root in _roots(text, path) if _is_compose(root) for remark in unread_in_compose(root)
+    ]
+    containers = _containers(text, Source.of(text), path, {})
+    return [*included, *(f"{item.name}: {remark}" for item in containers for remark in item.remarks)]
+
+
+def _is_compose(root: Node) -> TypeGuard[Table]:
     return isinstance(root, Table) and isinstance(root.values.get("services"), Table)
 
 
-def choose(launches: Sequence[Launch], engine: str | None, name: str | None, path: str | None) -> Launch:
+def choose(
+    launches: Sequence[Launch],
+    engine: str | None,
+    name: str | None,
+    path: str | None,
+    unread: Sequence[str] = (),
+) -> Launch:
     """The one start that is meant.
 
     ``engine`` and ``name`` narrow them down; a name may be any part between slashes, if it is one's alone.
+    ``unread`` are remarks on where else there may be servers.
 
     Raises:
         DocumentError: there is none or more than one.
@@ -75,7 +126,8 @@ def choose(launches: Sequence[Launch], engine: str | None, name: str | None, pat
     if len(named) == 1:
         return named[0]
     if not fitting:
-        raise DocumentError(_none_found(launches, engine), path=path)
+        more = f"; {unread[0]}" if unread else ""
+        raise DocumentError(_none_found(launches, engine) + more, path=path)
     if not named:
         raise DocumentError(f"no server is named {printable(name or '')}; {_listed(fitting)}", path=path)
     raise DocumentError(f"{len(named)} servers are found: {_listed(named)}; give one with --name", path=path)
@@ -110,7 +162,9 @@ def import_text(
     Raises:
         DocumentError: there is none or more than one, or a flag or value that the engine would refuse.
     """
-    launch = choose(launches_in(text, path, completion.values), engine, name, path)
+    launches = launches_in(text, path, completion.values)
+    unread = () if launches else unread_in(text, path)
+    launch = choose(launches, engine, name, path, unread)
     return import_launch(launch, completion, path)
 
 

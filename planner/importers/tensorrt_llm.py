@@ -5,7 +5,7 @@ Source: TensorRT-LLM 1.3, the flags of its server and the keys of its LLM argume
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 
@@ -33,6 +33,8 @@ from planner.importers.flags import (
 )
 from planner.importers.imported import Completion, Imported
 from planner.importers.launches import Launch
+from planner.importers.synonyms import other_name
+from planner.importers.tensorrt_llm_keys import INNER_KEYS, TOP_KEYS
 from planner.importers.words import Word, refusal
 
 SECTION = "tensorrt_llm"
@@ -123,8 +125,9 @@ def _flags() -> Iterator[Flag]:
 def grammar() -> Grammar:
     """What the parser of ``trtllm-serve`` takes."""
     return Grammar(
+        engine=TENSORRT_LLM,
         title="trtllm-serve",
-        engine="trtllm-serve",
+        program="trtllm-serve",
         table=by_spelling(list(_flags())),
         readers=NUMBERS,
         abbreviates=False,
@@ -138,7 +141,7 @@ def import_tensorrt_llm(launch: Launch, completion: Completion, path: str | None
         DocumentError: a flag, key or value that TensorRT-LLM would refuse. ``path`` is the source in
             messages.
     """
-    line = Parser(grammar(), launch.words, path).parse()
+    line = Parser(grammar(), launch.words, path, _is_planned).parse()
     collector = Collector(launch=launch, completion=completion, path=path)
     collector.sections["engine"] = {"name": TENSORRT_LLM}
     collector.notes.extend(line.remarks)
@@ -162,6 +165,11 @@ def import_tensorrt_llm(launch: Launch, completion: Completion, path: str | None
     if SPECULATIVE in collector.sections or completion.draft_config:
         collector.config(SPECULATIVE, collector.sections.get(SPECULATIVE, {}).get("model"))
     return collector.finish(model)
+
+
+def _is_planned(flag: Flag) -> bool:
+    """Whether planning reads what a flag gives."""
+    return flag.field in KEYS or flag.field in ("config", "revision")
 
 
 def _model(line: CommandLine, collector: Collector) -> str | None:
@@ -206,6 +214,11 @@ class _File:
         word = Word(key, line, column, path=self.config.name)
         return Given(Flag(spellings=(key,), json=isinstance(value, dict)), value, word)
 
+    def place(self, key: str) -> str:
+        """Where a key stands, for messages."""
+        line, _ = self.config.table.keys[key.partition(".")[0]] or (None, None)
+        return self.config.name if line is None else f"{self.config.name}, line {line}"
+
     def error(self, key: str, message: str) -> DocumentError:
         """The error that something is wrong with a key."""
         line, column = self.config.table.keys[key.partition(".")[0]] or (None, None)
@@ -241,14 +254,37 @@ def _settings(key: str, value: Json, file: _File, collector: Collector) -> Itera
         yield _Setting(KEYS[key], file.given(key, value))
     elif key == "torch_compile_config":
         known = _known_part(value, TensorrtCompileConfig)
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in known:
+                _passed(
+                    f"{key}.{name}", (*INNER_KEYS[key], *fields_dict(TensorrtCompileConfig)), file, collector
+                )
         if known:
             yield _Setting((SECTION, key), file.given(key, known))
     elif key in NESTED:
         yield from _nested(key, value, file, collector)
-    elif near := get_close_matches(key, (*KEYS, *NESTED), n=1, cutoff=0.85):
-        raise file.error(key, f"is no key that is known; did you mean {near[0]}?")
     else:
-        file.unused.append(key)
+        _passed(key, (*TOP_KEYS, *KEYS, *NESTED, "torch_compile_config"), file, collector)
+
+
+def _passed(key: str, known: Sequence[str], file: _File, collector: Collector) -> None:
+    """Takes in a key that planning does not read, one of ``known`` if TensorRT-LLM has it.
+
+    Raises:
+        DocumentError: it is none of those, but is much like one, or what another engine calls one.
+    """
+    name = key.rpartition(".")[2]
+    file.unused.append(key)
+    if name in known:
+        return
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    if meant := other_name(name, TENSORRT_LLM, of_key=True) or (near[0] if near else None):
+        raise file.error(key, f"is no key that is known; did you mean {meant}?")
+    collector.warn(
+        "unknown-key",
+        f"{file.place(key)}: {printable(key)} is no key of TensorRT-LLM that is known, and is left out",
+        "drop it, or make sure that the release that is served has it",
+    )
 
 
 def _check_graph_keys(key: str, value: Json, file: _File) -> None:
@@ -271,13 +307,14 @@ def _nested(key: str, value: Json, file: _File, collector: Collector) -> Iterato
     if key == "lora_config":
         collector.sections.setdefault("lora", {})
     places = NESTED[key]
+    own = fields_dict(TensorrtSpeculativeConfig) if key == "speculative_config" else {}
     for name, inner in value.items():
         dotted = f"{key}.{name}"
         if name in places and inner is not None:
             text = str(inner).lower() if name == "decoding_type" else inner
             yield _Setting(places[name], file.given(dotted, text))
-        elif name not in fields_dict(TensorrtSpeculativeConfig) or key != "speculative_config":
-            file.unused.append(dotted)
+        elif name not in own:
+            _passed(dotted, (*places, *own, *INNER_KEYS[key]), file, collector)
     if key == "speculative_config" and (known := _known_part(value, TensorrtSpeculativeConfig)):
         yield _Setting((SECTION, key), file.given(key, known))
 

@@ -23,7 +23,7 @@ from planner.documents.vllm_fields import vllm_fields
 from planner.errors import DocumentError
 from planner.importers.collect import MODEL, SPECULATIVE, Collector, whole
 from planner.importers.config_files import expanded
-from planner.importers.flags import CommandLine, Given
+from planner.importers.flags import CommandLine, Flag, Given
 from planner.importers.imported import Completion, Imported
 from planner.importers.launches import Launch
 from planner.importers.vllm_flags import parse_words
@@ -77,6 +77,9 @@ UNMODELLED = {
 }
 """Fields that could change the plan in ways that are not followed."""
 
+_READ = frozenset({"--model", "--revision", "--enable-lora"})
+"""Flags besides those of fields that planning reads."""
+
 _TAG = re.compile(r"v?(\d+\.\d+)(?:[.\w-]*)")
 
 
@@ -87,7 +90,7 @@ def import_vllm(launch: Launch, completion: Completion, path: str | None) -> Imp
         DocumentError: a flag or value that vLLM would refuse. ``path`` is the source in messages.
     """
     words, remarks = expanded(launch.words, launch, completion, path)
-    line = parse_words(words, path)
+    line = parse_words(words, path, _is_planned)
     collector = Collector(launch=launch, completion=completion, path=path)
     collector.notes.extend([*_release_notes(launch.program), *remarks, *line.remarks])
     model = _model(line, collector)
@@ -123,6 +126,14 @@ def _model(line: CommandLine, collector: Collector) -> str | None:
         message = f"{printable(extra.text)} stands where only one model may be named{hint}"
         raise DocumentError(message, path=extra.path or collector.path, line=extra.line, column=extra.column)
     return texts[0] if texts else None
+
+
+def _is_planned(flag: Flag) -> bool:
+    """Whether planning reads what a flag gives."""
+    config, _, name = (flag.field or "").partition(".")
+    if flag.name in _READ or flag.field in KEYS or flag.field in WHOLE_SECTIONS:
+        return True
+    return config in SECTIONS and name in fields_dict(SECTIONS[config][1])
 
 
 def _flag(given: Given, collector: Collector) -> None:

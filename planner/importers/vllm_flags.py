@@ -7,13 +7,14 @@ Source: vLLM 0.33, its serve parser; the table beside this module is made by
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 from attrs import define, field
 
 from planner.documents.deployment import Json
 from planner.documents.tree import printable
+from planner.importers.detect import VLLM
 from planner.importers.flags import (
     NO_VALUE,
     NUMBERS,
@@ -44,8 +45,9 @@ _HUMAN_FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12} | {
 def grammar() -> Grammar:
     """What the parser of ``vllm serve`` takes."""
     return Grammar(
+        engine=VLLM,
         title="vllm serve 0.33",
-        engine="vllm serve",
+        program="vllm serve",
         table=read_table(TABLE),
         readers=(
             (
@@ -60,14 +62,16 @@ def grammar() -> Grammar:
     )
 
 
-def parse_words(words: Sequence[Word], path: str | None) -> CommandLine:
+def parse_words(words: Sequence[Word], path: str | None, plans: Callable[[Flag], bool] = bool) -> CommandLine:
     """What the words after ``vllm serve`` say. Values are read as their flag's type demands.
 
+    ``plans`` says of a flag whether planning reads it, by default of any.
+
     Raises:
-        DocumentError: a flag that vLLM does not have, one without its value, or a value that is none.
-            ``path`` is the name of the command line in messages.
+        DocumentError: a flag that vLLM does not have, one without its value, a value that is none, or
+            two values of a flag that planning reads. ``path`` is the name of the command line in messages.
     """
-    return _Parser(grammar(), tuple(words), path).parse()
+    return _Parser(grammar(), tuple(words), path, plans).parse()
 
 
 @define
@@ -94,24 +98,28 @@ class _Parser(Parser):
         spelled = self.normal(spelled)
         if spelled == "-O":
             raise self.error(word, f"is no flag of vllm serve 0.33; write -cc{printable(word.text[2:])}")
+        written = spelled
         flag, spelled = self.known(spelled, word)
         within = inline(word, text) if equals else None
         if dot:
-            self._dotted(flag, keys, within or self.next(word, "a value"), word)
+            self._dotted(flag, written, keys, within or self.next(word, "a value"), word)
         else:
             self.values(flag, spelled, word, within)
 
-    def _dotted(self, flag: Flag, keys: str, given: Word, word: Word) -> None:
-        """Adds one piece, such as ``.pass_config.fuse_attn_quant true``, to the flag's JSON value."""
+    def _dotted(self, flag: Flag, written: str, keys: str, given: Word, word: Word) -> None:
+        """Adds one piece, such as ``.pass_config.fuse_attn_quant true``, to the flag's JSON value.
+
+        The engine puts the pieces of one spelling together: those of another are a value of their own.
+        """
         if not flag.json:
             raise self.error(word, f"takes one value, not keys such as .{keys}")
         self.refuse_unknown(given, word)
-        _, value, _ = self.dotted.setdefault(flag.name, (flag, {}, word))
+        _, value, _ = self.dotted.setdefault(written, (flag, {}, word))
         *parents, last = keys.removesuffix("+").split(".")
         for key in parents:
             child = value.setdefault(key, {})
             if not isinstance(child, dict):
-                raise self.error(word, f"gives {key} both as a value and as a mapping")
+                raise self.error(word, f"gives {printable(key)} both as a value and as a mapping")
             value = child
         if keys.endswith("+"):
             pieces = [_piece(part) for part in given.text.split(",")]
@@ -120,7 +128,9 @@ class _Parser(Parser):
                 raise self.error(word, f"gives {last} both as a value and as a list")
             listed.extend(pieces)
         else:
-            value[last] = _piece(given.text)
+            piece = _piece(given.text)
+            if value.setdefault(last, piece) != piece:
+                raise self.error(word, f"gives {printable(keys)} twice, with different values; drop one")
 
 
 def _piece(text: str) -> Json:

@@ -115,8 +115,103 @@ def test_a_wrong_call_is_one_line(run: Run, args: list[str], message: str) -> No
     assert message in one_line(result.stderr)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "A=1"],
+        ["-q", "--set", "A=1", "--set", "B=2"],
+        ["--name", "A=1"],
+        ["--device", "A=1"],
+        ["--device=A=1"],
+        ["-qo", "-"],
+        ["vllm", "--set", "A=1"],
+        ["--set", "A=1", "B=2"],
+    ],
+)
+def test_an_option_with_a_value_may_stand_before_the_command(run: Run, options: list[str]) -> None:
+    result = run("import", *options, "vllm", "serve", "m", "--max-num-seqs", "6")
+    assert result.exit_code == 0
+    assert load_deployment(result.stdout).scheduler.max_num_seqs == 6
+
+
+def test_an_output_may_have_any_name(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("import", "-o", "A=1", *LINE.split()).exit_code == 0
+    assert load_deployment(Path("A=1")).scheduler.max_num_seqs == 6
+
+
+def test_words_behind_the_command_are_its_own(run: Run) -> None:
+    result = run("import", "vllm", "serve", "m", "--max-num-seqs", "6", "--", "n")
+    assert "n stands where only one model may be named" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    "args", [["--set", "UNUSED=3", *LINE.split()], ["--set", "UNUSED=3", LINE], ["--set", "UNUSED=3", "-"]]
+)
+def test_a_value_that_nothing_asks_for_is_told(run: Run, args: list[str]) -> None:
+    note = "--set UNUSED has no effect: nothing asks for its value"
+    result = run("import", *args, input=LINE)
+    assert result.exit_code == 0
+    assert note in result.stderr
+    assert run("import", "-q", *args, input=LINE).stderr == ""
+    assert note in run("compile", *args, input=LINE).stderr
+
+
+def test_a_value_that_something_asks_for_is_not_told(run: Run) -> None:
+    result = run("import", "--set", "M=8", "vllm serve m --max-num-seqs $M")
+    assert load_deployment(result.stdout).scheduler.max_num_seqs == 8
+    assert "--set" not in result.stderr
+
+
+def test_a_value_for_a_file_of_settings_is_told(run: Run) -> None:
+    settings = CORPUS / "tensorrt-llm" / "03-config-file.settings.yaml"
+    assert "--set A has no effect" in run("import", "--set", "A=1", "tensorrt-llm", settings).stderr
+
+
+WANTED = "give a command line, a script, a Kubernetes manifest or a Docker Compose file, or the engine's name"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x00\x01\x02abc", f"is a binary file, not UTF-8 text; {WANTED}"),
+        (b"a,b\xff\n", "is not UTF-8 text"),
+        (b" \n", "is empty"),
+        (b"a,b\n1,2\n3,4\n", f"no command that starts a server is found in this CSV file; {WANTED}"),
+        (b"a\tb\n1\t2\n", "in this table;"),
+        (b'{"a": 1}\n{"a": 2}\n', f"in this file of JSON lines; {WANTED}"),
+        (b'{\n "a": 1\n}\n', f"in this JSON file; {WANTED}"),
+        ((b'{"a":' * 3000 + b"1" + b"}" * 3000 + b"\n") * 2, "in this file of JSON lines"),
+        (b"hello", "no command that starts a server is found, such as vllm serve"),
+    ],
+)
+def test_a_file_that_is_something_else_is_called_what_it_is(
+    run: Run, content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    result = run("import", tmp_path / "x")
+    assert result.exit_code == 2
+    assert message in one_line(result.stderr)
+
+
+@pytest.mark.parametrize("name", ["x.yaml", "x.json"])
+def test_a_file_of_settings_asks_for_its_engine(run: Run, name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"model": "m", "max-num-seqs": 4}')
+    result = run("import", tmp_path / name)
+    assert result.exit_code == 2
+    assert "a file of settings needs the name of its engine in front of it" in one_line(result.stderr)
+    assert load_deployment(run("import", "vllm", tmp_path / name).stdout).scheduler.max_num_seqs == 4
+
+
+@pytest.mark.parametrize("source", ["", " ", "\n"])
+def test_an_empty_source_is_a_wrong_call(run: Run, source: str) -> None:
+    result = run("import", "--", source)
+    assert result.exit_code == 2
+    assert "the source is empty; give a command line or a file" in one_line(result.stderr)
+
+
 def test_bytes_that_are_no_text_are_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"\xff\xfe vllm serve \xff")
     result = run("import", tmp_path / "x")
-    assert result.exit_code in (0, 2)
-    assert "internal error" not in result.stderr
+    assert result.exit_code == 2
+    assert "is not UTF-8 text" in one_line(result.stderr)

@@ -71,6 +71,12 @@ def test_a_switch_that_the_file_cannot_turn_off_is_told(tmp_path: Path) -> None:
         ("a: " + "x" * MAX_CONFIG_BYTES, "--config s.yaml", "larger than 1 MiB"),
         ("a: 1", "--config .", "is no file of YAML"),
         ("a: 1\na: 2", "--config s.yaml", "duplicate key a"),
+        (
+            "model: m\nmax-num-seqs: 1\nmax_num_seqs: 2",
+            "--config s.yaml",
+            "s.yaml:3:1: --max-num-seqs: is given twice, as '1' and as '2'; drop one",
+        ),
+        ("max-num-seqs: 4", "m --config s.yaml --max-num-seqs 1 --max-num-seqs 2", "as '1' and as '2'"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_place(

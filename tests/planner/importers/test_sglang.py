@@ -49,12 +49,46 @@ def test_the_beginning_of_one_flag_stands_for_it_as_in_the_engine() -> None:
             "--cuda-graph-config: sglang.cuda_graph_config: expected a mapping",
         ),
         ("--model-path m --max-running-requests $N", "$N is not looked up or run here"),
+        (
+            "m --max-running-requests 4 --max-running-requests 5",
+            "is given twice, as '4' and as '5'; drop one",
+        ),
+        ("m --tp 2 --tensor-parallel-size 4", "--tensor-parallel-size: is given twice, as '2' and as '4'"),
+        (
+            'm --cuda-graph-bs-decode 4 --cuda-graph-config \'{"decode": {"bs": [8]}}\'',
+            "--cuda-graph-config: and --cuda-graph-bs-decode give decode.bs different values; drop one",
+        ),
+        (
+            'm --cuda-graph-config \'{"prefill": {"max_bs": null}}\' --cuda-graph-max-bs-prefill 64',
+            "and --cuda-graph-max-bs-prefill give prefill.max_bs different values",
+        ),
     ],
 )
 def test_a_wrong_line_is_refused(line: str, message: str) -> None:
     with pytest.raises(DocumentError) as error:
         imported(line)
     assert message in str(error.value)
+
+
+def test_a_size_that_flag_and_json_give_alike_is_no_contradiction() -> None:
+    line = 'm --cuda-graph-max-bs-decode 8 --cuda-graph-config \'{"decode": {"max_bs": 8}}\''
+    section = imported(line).deployment.sglang
+    assert section is not None
+    assert section.cuda_graph_max_bs_decode == 8
+
+
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("--cuda-graph-bs-decode 4 4 8", "--cuda-graph-bs-decode lists 4 more than once"),
+        (
+            '--cuda-graph-config \'{"decode": {"bs": [4, 8, 4]}}\'',
+            "--cuda-graph-config: bs lists 4 more than once",
+        ),
+    ],
+)
+def test_a_size_that_a_list_has_twice_is_told(line: str, note: str) -> None:
+    assert any(found.startswith(note) for found in imported(f"m {line}").notes)
 
 
 def test_flags_that_could_change_the_graphs_otherwise_are_told() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import DocumentError
-from planner.importers.shell import MAX_TEXT, commands_of, end_of_name, read_script
+from planner.importers.script import MAX_TEXT, commands_of, end_of_name, read_script
 
 
 def texts(text: str) -> list[list[str]]:
@@ -95,6 +95,18 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert all(isinstance(word, str) for command in texts(text) for word in command)
 
 
+TOKENS = """
+    if then else fi for i in do done while until case esac { } ( ) () ;; ; && || | & function f export M=1
+    M=(1) $M serve unset source << E
+"""
+
+
+@given(st.lists(st.sampled_from([*TOKENS.split(), "\n"])))
+def test_any_blocks_are_read_or_refused(tokens: list[str]) -> None:
+    with suppress(DocumentError):
+        texts(" ".join(tokens))
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -133,6 +145,69 @@ def test_a_variable_that_the_text_sets_to_a_plain_value_stands_for_it(text: str,
 )
 def test_a_variable_that_is_not_certain_stays_unknown(text: str) -> None:
     assert commands_of(text, None)[-1][-1].unknown == ("$M",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M=8; f() { serve $M; }; M=32; f",
+        "M=8; f() { serve $M; }; M=32 f",
+        "M=8\nf() {\n  serve $M\n}\nsource e\nf",
+        "M=8\nf ( ) (\n  serve $M\n)\nM=9\nf",
+        "M=8\nfunction f {\n  serve $M\n}\nM=9\nf",
+        "M=8\nfunction f() {\n  serve $M\n}\nif x; then M=9; fi\nf",
+        "M=8\nf()\n{\n  if x; then serve $M; fi\n}\nM=9\nf",
+        'M=(8)\nf() { serve "${M[@]}"; }\nM=(9)\nf',
+        "M=8\nfor i in 1 2; do serve $M; M=9; done",
+        "M=8\nwhile x; do\n  serve $M\n  read M\ndone",
+        "M=8\nuntil x; do if y; then serve $M; fi; M=9; done",
+        "for M in 1 2; do serve $M; done",
+        "select M in 1 2; do serve $M; done",
+    ],
+)
+def test_what_runs_again_may_see_another_value(text: str) -> None:
+    (command,) = [command for command in commands_of(text, None) if any(w.text == "serve" for w in command)]
+    assert command[-1].unknown == ("$M",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "M=8; f() { serve $M; }; f",
+        "M=8\nfunction f() {\n  serve $M\n}\nN=9 f\nf",
+        "M=8\nfor i in 1 2; do serve $M; N=9; done\nM=9",
+        "f() { x; }\nM=8\nf\nserve $M\nM=9",
+        "function f() {\n  x\n}\nM=8\nserve $M",
+        "case x in a) y ;; esac\nM=8\nserve $M",
+        "M=8\nexport M\nserve $M",
+    ],
+)
+def test_what_runs_again_with_the_same_value_sees_it(text: str) -> None:
+    found = [word for command in commands_of(text, None) for word in command if word.text == "8"]
+    assert found
+    assert all(word.unknown == () for word in found)
+
+
+def test_the_end_of_a_nested_block_does_not_end_the_block_around_it() -> None:
+    text = "M=a\nf() { for i in 1; do x; done; M=b; }\nserve $M"
+    assert commands_of(text, None)[-1][-1].unknown == ("$M",)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A=1\nexport A B", ["export", "A=1", "B=$B"]),
+        ("if x; then export A; fi", ["then", "export", "A=$A"]),
+    ],
+)
+def test_exported_names_come_with_their_values(text: str, words: list[str]) -> None:
+    assert words in [[word.text for word in command] for command in commands_of(text, None)]
+
+
+def test_texts_for_programs_are_kept_apart_from_files() -> None:
+    script = read_script("cat > f <<E\na\nE\nbash <<E\nb\nE\ncat <<E | kubectl apply -f -\nc\nE\n", None)
+    assert script.files == {"f": "a\n"}
+    assert [(word.text, text) for word, text in script.inputs] == [("bash", "b\n"), ("kubectl", "c\n")]
 
 
 def test_arithmetic_is_quoted_whole() -> None:
@@ -185,7 +260,7 @@ def test_words_that_are_not_certain_stay_unknown(text: str) -> None:
     ],
 )
 def test_what_the_user_says_wins(text: str, given: dict[str, str], words: list[str]) -> None:
-    command = read_script(text, None, given=given).commands[-1]
+    command = read_script(text, None, given=given).commands[-1].words
     assert [(word.text, word.unknown) for word in command] == [(word, ()) for word in words]
 
 
@@ -209,8 +284,8 @@ def test_files_that_a_script_writes_out_of_itself_are_kept(text: str, files: dic
 
 def test_commands_go_on_behind_a_text_that_became_a_file() -> None:
     script = read_script("cat > f <<E\n'\nvllm serve a\nE\nvllm serve b", None)
-    assert [word.text for word in script.commands[-1]] == ["vllm", "serve", "b"]
-    assert script.commands[-1][0].line == 5
+    assert [word.text for word in script.commands[-1].words] == ["vllm", "serve", "b"]
+    assert script.commands[-1].words[0].line == 5
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,32 @@ def test_keys_without_effect_are_listed(tmp_path: Path) -> None:
     assert found.unused == ("kv_cache_config.free_gpu_memory_fraction", "moe_config", "--reasoning_parser")
 
 
+@pytest.mark.parametrize("settings", ["bogus: 1", "kv_cache_config: {bogus: 1}"])
+def test_a_key_that_nobody_knows_is_a_finding(settings: str, tmp_path: Path) -> None:
+    found = imported("--config x.yaml", tmp_path, settings)
+    (finding,) = (finding for finding in found.findings if finding.code == "unknown-key")
+    assert finding.message.startswith("x.yaml, line 1: ")
+    assert "bogus is no key of TensorRT-LLM that is known, and is left out" in finding.message
+
+
+def test_keys_that_tensorrt_llm_has_are_no_finding(tmp_path: Path) -> None:
+    settings = (
+        "print_iter_log: true\nmoe_config: {backend: TRTLLM}\n"
+        "torch_compile_config: {enable_fullgraph: true}\n"
+        "kv_cache_config: {enable_block_reuse: false}\nspeculative_config: {decoding_type: NGram, "
+        "max_draft_len: 2, max_matching_ngram_size: 3}\nscheduler_config: {}\nattn_backend: TRTLLM\n"
+    )
+    found = imported("--config x.yaml", tmp_path, settings)
+    assert [finding.code for finding in found.findings] == ["unknown-model"]
+
+
+def test_a_size_that_is_given_twice_is_refused_on_the_line_and_told_of_a_list(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match="--max_batch_size: is given twice, as '8' and as '4'"):
+        imported("--max_batch_size 8 --max_batch_size 4", tmp_path)
+    notes = imported("--config x.yaml", tmp_path, "cuda_graph_config: {batch_sizes: [4, 4, 8]}").notes
+    assert "cuda_graph_config: batch_sizes lists 4 more than once; each size is captured once" in notes
+
+
 @pytest.mark.parametrize(
     ("line", "settings", "message"),
     [

@@ -284,6 +284,24 @@ def test_only_names_in_capitals_are_environment() -> None:
     assert import_text(text, NOWHERE, path=None).unused == ("HF_HOME",)
 
 
+@pytest.mark.parametrize(
+    ("line", "note"),
+    [
+        ("--cudagraph-capture-sizes 4 4 8 8", "--cudagraph-capture-sizes lists 4, 8 more than once"),
+        ("-cc.cudagraph_capture_sizes=[4,4]", "-cc.cudagraph_capture_sizes lists 4 more than once"),
+        ("-cc '{\"cudagraph_capture_sizes\": [4,4]}'", "-cc: cudagraph_capture_sizes lists 4 more than once"),
+    ],
+)
+def test_a_size_that_a_list_has_twice_is_told(line: str, note: str) -> None:
+    assert any(found.startswith(note) for found in imported(f"m {line}").notes)
+
+
+def test_only_settings_that_planning_reads_contradict() -> None:
+    assert "--port is given more than once; the last counts" in imported("m --port 1 --port 2").notes
+    assert "--max-num-seqs: is given twice" in refusal("vllm serve m --max-num-seqs 1 --max-num-seqs 2")
+    assert "--enable-lora is given twice" not in imported("m --enable-lora --enable-lora").notes
+
+
 def test_flags_behind_the_end_of_the_command_are_told() -> None:
     found = import_text("vllm serve m \\\n  # why\n  --max-num-seqs 8", NOWHERE, path=None)
     assert found.deployment.scheduler.max_num_seqs is None

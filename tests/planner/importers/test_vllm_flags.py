@@ -43,7 +43,7 @@ def values(line: str) -> dict[str, Any]:
         ("--cudagraph-capture-sizes=8", {"--cudagraph-capture-sizes": [8]}),
         ("-cc '{\"mode\": 3}'", {"--compilation-config": {"mode": 3}}),
         (
-            "-cc.mode=3 --compilation_config.cudagraph_mode full",
+            "--compilation-config.mode=3 --compilation_config.cudagraph_mode full",
             {"--compilation-config": {"mode": 3, "cudagraph_mode": "full"}},
         ),
         (
@@ -90,16 +90,59 @@ def test_a_wrong_flag_is_named(line: str, message: str) -> None:
     assert message in str(error.value)
 
 
-def test_a_flag_given_twice_counts_as_it_is_given_last_and_that_is_said() -> None:
-    line = parse("--max-num-seqs 5 --max-num-seqs 6")
-    assert line.given["--max-num-seqs"].value == 6
-    assert line.remarks == ["--max-num-seqs is given more than once; the last counts"]
+def test_a_flag_without_effect_that_is_given_twice_counts_as_it_is_given_last() -> None:
+    words = [Word("--port=5"), Word("--port=6"), Word("--port=7")]
+    line = parse_words(words, None, lambda _: False)
+    assert line.given["--port"].value == 7
+    assert line.remarks == ["--port is given more than once; the last counts"]
+
+
+def test_a_flag_given_twice_with_one_value_is_no_contradiction() -> None:
+    line = parse("-tp 2 --tensor-parallel-size 2")
+    assert line.given["--tensor-parallel-size"].value == 2
+    assert line.remarks == []
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "--max-num-seqs 64 --max-num-seqs 32",
+            "--max-num-seqs: is given twice, as '64' and as '32'; drop one",
+        ),
+        ("-tp 1 --tensor-parallel-size 2", "--tensor-parallel-size: is given twice, as '1' and as '2'"),
+        ("--cudagraph-capture-sizes 1 2 --cudagraph-capture-sizes 4", "given twice, as '1 2' and as '4'"),
+        ("--enforce-eager --no-enforce-eager", "as --enforce-eager and as --no-enforce-eager"),
+        ("-O2 -O3", "is given twice, as '2' and as '3'"),
+        ("-cc.a=1 -cc.a=2", "-cc.a: gives a twice, with different values"),
+        ("-cc.a.b=1 -cc.a=2", "-cc.a: gives a twice"),
+        ("-cc.a=1 -cc.a.b=2", "-cc.a.b: gives a both as a value and as a mapping"),
+        ('-cc \'{"a": {"b": 1}}\' -cc.a.b=2', "-cc.a.b: gives a.b twice, with different values"),
+        ("-cc '{\"a\": 1}' -cc '{\"a\": 2}'", "-cc: gives a twice"),
+    ],
+)
+def test_two_values_of_one_setting_are_refused(line: str, message: str) -> None:
+    with pytest.raises(DocumentError) as error:
+        parse(line)
+    assert message in str(error.value)
+
+
+def test_a_value_that_is_not_known_contradicts_another() -> None:
+    words = [Word("--max-num-seqs"), Word("$N", unknown=("$N",)), Word("--max-num-seqs"), Word("3")]
+    with pytest.raises(DocumentError, match=r"is given twice, as \$N and as '3'"):
+        parse_words(words, None)
 
 
 def test_the_keys_of_a_json_flag_replace_its_whole_value_as_in_the_engine() -> None:
     line = parse('-cc.mode=1 -cc \'{"cudagraph_mode": "FULL"}\'')
     assert line.given["--compilation-config"].value == {"mode": 1}
     assert line.remarks == ["--compilation-config is given once as a whole and once by keys; the last counts"]
+
+
+def test_keys_behind_two_spellings_of_a_flag_are_two_values_of_which_the_last_counts() -> None:
+    line = parse("-cc.mode=1 --compilation-config.cudagraph_mode=FULL -cc.max_cudagraph_capture_size=8")
+    assert line.given["--compilation-config"].value == {"cudagraph_mode": "FULL"}
+    assert len(line.remarks) == 1
 
 
 def test_a_value_that_is_not_known_is_kept_as_such() -> None:
@@ -126,7 +169,3 @@ def test_a_flag_of_something_else_has_a_hint(line: str, message: str) -> None:
     with pytest.raises(DocumentError) as error:
         parse(line)
     assert message in str(error.value)
-
-
-def test_a_flag_that_is_given_many_times_is_one_remark() -> None:
-    assert len(parse("-tp 1 -tp 2 -tp 3 -tp 4").remarks) == 1

@@ -1,0 +1,138 @@
+"""The device that graphs are saved on and rebuilt on: its memory, and how its graphs are got at."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from executor.backends.base import Backend, GraphPool, Recording
+from executor.backends.cuda import CudaBackend, CudaPool, CudaRecording
+from executor.backends.cuda_memory import segments
+from executor.errors import CaptureError
+from executor.materialize.driver import GraphDriver
+from executor.materialize.regions import Region
+
+
+class GraphDevice(ABC):
+    """What saving and restoring need of a device; ``driver`` reads and builds its graphs."""
+
+    backend: Backend
+    driver: GraphDriver
+
+    @property
+    @abstractmethod
+    def stream(self) -> int:
+        """The driver's handle of the stream that graphs are recorded on."""
+
+    @abstractmethod
+    def workspaces(self) -> tuple[Region, ...]:
+        """Where libraries keep workspaces, from now on for good."""
+
+    @abstractmethod
+    def pool_regions(self, pool: GraphPool) -> tuple[Region, ...]:
+        """The memory of a pool."""
+
+    @abstractmethod
+    def held_regions(self) -> tuple[Region, ...]:
+        """All memory that the allocator holds."""
+
+    @abstractmethod
+    def claim(self, pool: GraphPool, sizes: Sequence[int]) -> tuple[Region, ...]:
+        """Regions ``pool:0``, ``pool:1``, … of these sizes in ``pool`` for graphs that are rebuilt.
+
+        The allocator then has the memory as free memory of the pool, so that graphs which are recorded
+        later share it, as they do among themselves. Free memory that is there already is taken first.
+
+        Raises:
+            torch.OutOfMemoryError: there is no such memory.
+        """
+
+    @abstractmethod
+    def graph_of(self, recording: Recording) -> int | None:
+        """The driver's handle of a graph that was recorded here; None for any other."""
+
+
+class CudaDevice(GraphDevice):
+    """One GPU."""
+
+    def __init__(self, backend: Backend, driver: GraphDriver) -> None:
+        """Of a manager's backend.
+
+        Raises:
+            CaptureError: it is not a GPU's.
+        """
+        if not isinstance(backend, CudaBackend):
+            raise CaptureError(f"device {backend.name}: graphs are saved and rebuilt on a GPU only")
+        self.backend: CudaBackend = backend
+        self.driver = driver
+
+    @property
+    def stream(self) -> int:
+        """The driver's handle of the capture stream."""
+        return self.backend.stream.cuda_stream
+
+    def workspaces(self) -> tuple[Region, ...]:
+        """Where cuBLAS keeps its workspace for the capture stream."""
+        return self.backend.pin_workspace()
+
+    def pool_regions(self, pool: GraphPool) -> tuple[Region, ...]:
+        """The segments of a pool."""
+        return segments(_cuda(pool).handle, "pool")
+
+    def held_regions(self) -> tuple[Region, ...]:
+        """The segments of all pools."""
+        return segments(None, "allocator")
+
+    def claim(self, pool: GraphPool, sizes: Sequence[int]) -> tuple[Region, ...]:
+        """Regions of these sizes: segments of ``pool`` that are free, and one new block for the rest."""
+        own = _cuda(pool)
+        free = sorted(_free_segments(own.handle, self.stream), key=lambda each: each.num_bytes)
+        starts: dict[int, int] = {}
+        missing = []
+        for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+            if free and free[-1].num_bytes >= sizes[number]:
+                starts[number] = free.pop().start
+            else:
+                missing.append(number)
+        if missing:
+            at = self._new_block(own, sum(sizes[number] for number in missing))
+            for number in missing:
+                starts[number] = at
+                at += sizes[number]
+        return tuple(Region(f"pool:{number}", starts[number], size) for number, size in enumerate(sizes))
+
+    def _new_block(self, pool: CudaPool, num_bytes: int) -> int:
+        """Makes the allocator take memory for ``pool``, and give it back to the pool."""
+        handle, index = pool.handle, pool.device.index
+        before = torch.cuda.memory_reserved(pool.device)
+        with torch.cuda.stream(self.backend.stream):
+            torch._C._cuda_beginAllocateCurrentThreadToPool(index, handle)  # noqa: SLF001 - as MemPool does
+            try:
+                address = torch.empty(num_bytes, dtype=torch.uint8, device=pool.device).data_ptr()
+            finally:
+                torch._C._cuda_endAllocateToPool(index, handle)  # noqa: SLF001
+                torch._C._cuda_releasePool(index, handle)  # noqa: SLF001
+        pool.reserved_bytes += torch.cuda.memory_reserved(pool.device) - before
+        return address
+
+    def graph_of(self, recording: Recording) -> int | None:
+        """The handle of a graph that PyTorch recorded."""
+        return recording.raw_graph() if isinstance(recording, CudaRecording) else None
+
+
+def _cuda(pool: GraphPool) -> CudaPool:
+    if not isinstance(pool, CudaPool):
+        raise CaptureError("the pool belongs to another device; share pools among managers of one device")
+    return pool
+
+
+def _free_segments(pool: Sequence[int], stream: int) -> list[Region]:
+    return [
+        Region("", segment["address"], segment["total_size"])
+        for segment in torch.cuda.memory_snapshot()
+        if tuple(segment.get("segment_pool_id", ())) == tuple(pool)
+        and segment["stream"] == stream
+        and all(block["state"] == "inactive" for block in segment["blocks"])
+    ]

@@ -1,0 +1,150 @@
+"""Finding the kernels of saved graphs in this process, and proving that they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from executor.backends.base import GraphPool
+from executor.calls import calls_from_json
+from executor.errors import CaptureError
+from executor.materialize.device import GraphDevice
+from executor.materialize.recipes import Bench, handles_from_calls
+from executor.materialize.relocation import Relocation
+from executor.materialize.saved import SavedEntry, SavedHeader, SavedKernel, key_of
+from executor.materialize.words import nodes_of
+from executor.pieces import EntryGraphs
+from planner.descriptors import PlanEntry
+from planner.documents.data import entry_data
+
+NO_HANDLE = 0
+"""Stands for a kernel that was not found; no graph is built with it."""
+
+
+class RefusedError(CaptureError):
+    """An entry that cannot be rebuilt here, and why."""
+
+
+@define(kw_only=True)
+class KernelSearch:
+    """Looks for the kernels of ``header``.
+
+    ``captured`` are the entries that were captured here for their kernels, ``graph`` unpacks a saved graph,
+    ``starts`` are where the regions lie. Afterwards ``functions`` has the handle of each kernel and
+    ``missing`` a reason for each that was not found.
+    """
+
+    header: SavedHeader
+    device: GraphDevice
+    pool: GraphPool
+    address: int
+    captured: Mapping[PlanEntry, EntryGraphs]
+    graph: Callable[[int], Relocation]
+    starts: torch.Tensor
+    functions: list[int] = field(factory=list, init=False)
+    missing: dict[int, str] = field(factory=dict, init=False)
+    _by_call: Sequence[Sequence[int | None]] = field(default=(), init=False)
+    _by_entry: dict[tuple[int, int], list[int | None] | str] = field(factory=dict, init=False)
+
+    def run(self) -> None:
+        """Finds what can be found."""
+        self._by_call = self._from_calls()
+        for number, kernel in enumerate(self.header.kernels):
+            try:
+                self.functions.append(self._proved(kernel, self._found(kernel)))
+            except CaptureError as error:
+                self.functions.append(NO_HANDLE)
+                self.missing[number] = f"kernel {kernel.identity.name}: {error}"
+
+    def _from_calls(self) -> Sequence[Sequence[int | None]]:
+        calls = calls_from_json(self.header.calls)
+        bench = Bench(device=self.device, pool=self.pool, address=self.address)
+        try:
+            return handles_from_calls(calls, bench)
+        except CaptureError:
+            return ()
+
+    def _found(self, kernel: SavedKernel) -> int | None:
+        if kernel.call is not None:
+            handle: int | None = item(item(self._by_call, kernel.call.call), kernel.call.node)
+            return handle
+        if kernel.entry is None:
+            return None
+        key = kernel.entry.entry, kernel.entry.graph
+        if key not in self._by_entry:
+            self._by_entry[key] = self._of_loader(*key)
+        functions = self._by_entry[key]
+        if isinstance(functions, str):
+            raise RefusedError(functions)
+        from_entry: int | None = item(functions, kernel.entry.node)
+        return from_entry
+
+    def _proved(self, kernel: SavedKernel, handle: int | None) -> int:
+        driver = self.device.driver
+        if handle is None:
+            raise RefusedError("what launched it launches another kernel here")
+        if driver.identity(handle) != kernel.identity:
+            raise RefusedError("its parameters or its code are not those that were saved")
+        if driver.dynamic_shared(handle) < kernel.dynamic_shared:
+            driver.allow_shared(handle, kernel.dynamic_shared)
+        return handle
+
+    def _captured_as(self, row: SavedEntry) -> EntryGraphs | None:
+        key = key_of(row.fields)
+        return next(
+            (graphs for entry, graphs in self.captured.items() if key_of(entry_data(entry)) == key), None
+        )
+
+    def _of_loader(self, number: int, graph: int) -> list[int | None] | str:
+        """The functions of an entry that was captured here, or how its graph differs from the saved one."""
+        row = item(self.header.entries, number)
+        own = None if row is None else self._captured_as(row)
+        recording = None if own is None else item(own.recordings, graph)
+        handle = None if recording is None else self.device.graph_of(recording)
+        place = None if row is None else item([step for step in row.steps if isinstance(step, int)], graph)
+        if place is None or handle is None:
+            return "the entry that it comes from could not be captured"
+        fresh = self.device.driver.read(handle)
+        difference = difference_of(self.graph(place), fresh, self.starts, self.header.num_static)
+        if difference:
+            return difference
+        known = self.device.driver.functions
+        return [None if node.function is None else known[node.function] for node in nodes_of(fresh)]
+
+
+def difference_of(
+    saved: Relocation, fresh: torch.Tensor, starts: torch.Tensor, num_static: int
+) -> str | None:
+    """How a graph that was captured here differs from the saved one, but for where its memory lies.
+
+    Addresses in the pool are not compared: its memory is handed out in another order.
+    """
+    here = saved.at(starts)
+    if len(here) != len(fresh):
+        return "its entry is recorded with other nodes here"
+    ignored = torch.zeros(len(fresh), dtype=torch.bool)
+    ignored[saved.positions[saved.regions >= num_static]] = True
+    if _kernel_order(here, ignored) != _kernel_order(fresh, ignored):
+        return "its entry is recorded with other kernels here"
+    return (
+        "its entry is launched with other numbers here" if bool(((here != fresh) & ~ignored).any()) else None
+    )
+
+
+def _kernel_order(words: torch.Tensor, ignored: torch.Tensor) -> list[int]:
+    """The kernels by the order of first use, whatever their numbers are, which are then ignored."""
+    seen: dict[int, int] = {}
+    order = []
+    for node in nodes_of(words):
+        if node.function is not None:
+            ignored[node.start + 1] = True
+            order.append(seen.setdefault(node.function, len(seen)))
+    return order
+
+
+def item(items: Any, number: int) -> Any:
+    """``items[number]``, None where there is none."""
+    return items[number] if items is not None and 0 <= number < len(items) else None

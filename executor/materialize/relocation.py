@@ -1,0 +1,113 @@
+"""Telling addresses from numbers: one piece of work recorded twice, with its memory at two places.
+
+What moved with the memory is an address. What stayed is one where it lies in a static tensor, and a number
+where it lies nowhere. Anything else speaks against rebuilding the graph elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from attrs import frozen
+
+from executor.errors import CaptureError
+from executor.materialize.regions import AddressMap, Region
+from executor.materialize.words import NodeWords, nodes_of, payload_mask, uses_host_memory
+
+LOWEST_ADDRESS = 1 << 32
+"""Numbers below are not looked up with the driver: GPU memory of 64-bit processes lies above."""
+
+
+class NotRestorableError(CaptureError):
+    """A graph that another process could not rebuild faithfully."""
+
+
+@frozen(eq=False)
+class Relocation:
+    """A graph whose addresses are offsets at ``positions``, counted from the start of ``regions``."""
+
+    words: torch.Tensor
+    positions: torch.Tensor
+    regions: torch.Tensor
+
+    def at(self, starts: torch.Tensor) -> torch.Tensor:
+        """The words for regions that begin at ``starts``."""
+        placed = self.words.clone()
+        placed[self.positions] += starts[self.regions]
+        return placed
+
+
+@frozen(kw_only=True, eq=False)
+class Places:
+    """Where the memory of two recordings lies.
+
+    ``first`` and ``second`` have the same ``num_static`` static regions in front, then their own pool's.
+    ``foreign`` are further ranges that the allocator holds, and ``owner_of`` asks the driver for a range.
+    """
+
+    first: AddressMap
+    second: AddressMap
+    num_static: int
+    foreign: AddressMap
+    owner_of: Callable[[int], Region | None]
+
+
+def relocated(first: torch.Tensor, second: torch.Tensor, places: Places, names: Sequence[str]) -> Relocation:
+    """The graph of ``first``, recorded once more as ``second``; ``names`` are those of the functions.
+
+    Raises:
+        NotRestorableError: a node that cannot be rebuilt, an address that has no region, or a difference
+            that the two places do not explain.
+    """
+    nodes = list(nodes_of(first))
+    for node in nodes:
+        obstacle = node.obstacle or ("copies from or to the host" if uses_host_memory(first, node) else None)
+        if obstacle:
+            raise NotRestorableError(f"the graph {obstacle}")
+    if len(first) != len(second):
+        raise NotRestorableError("recorded twice, the graph was not the same; something in it changes")
+    payload = payload_mask(first, nodes)
+    same = first == second
+    _refuse(~same & ~payload, nodes, names, "is launched otherwise when it is recorded again")
+    one, other = places.first.find(first), places.second.find(second)
+    in_static = (one >= 0) & (one < places.num_static)
+    moved = (one >= places.num_static) & (other >= places.num_static)
+    pointers = payload & ((same & in_static) | (~same & moved))
+    _refuse(payload & ~same & ~moved, nodes, names, "was given other numbers when it was recorded again")
+    _refuse_foreign(payload & same & (one < 0), first, nodes, names, places)
+    positions = pointers.nonzero().flatten()
+    regions = one[positions]
+    words = first.clone()
+    words[positions] -= places.first.starts()[regions]
+    return Relocation(words, positions, regions)
+
+
+def _refuse_foreign(
+    suspects: torch.Tensor, words: torch.Tensor, nodes: list[NodeWords], names: Sequence[str], places: Places
+) -> None:
+    values = words[suspects].unique()
+    for value, number in zip(values.tolist(), places.foreign.find(values).tolist(), strict=True):
+        region = places.foreign.regions[number] if number >= 0 else None
+        if region is None and value >= LOWEST_ADDRESS:
+            region = places.owner_of(value)
+        if region is not None:
+            where = f"{region.start:#x} to {region.end:#x}"
+            why = f"uses memory at {where}, which is neither a registered static tensor nor the pool's"
+            _refuse(suspects & (words == value), nodes, names, why)
+
+
+def _refuse(mask: torch.Tensor, nodes: list[NodeWords], names: Sequence[str], why: str) -> None:
+    """Refuses if any word is marked, in the name of the node that it belongs to."""
+    marked = mask.nonzero()
+    if len(marked):
+        raise NotRestorableError(f"{_owner(int(marked[0]), nodes, names)} {why}")
+
+
+def _owner(position: int, nodes: list[NodeWords], names: Sequence[str]) -> str:
+    for number, node in enumerate(nodes):
+        if node.start <= position < node.start + node.length:
+            known = node.function is not None and node.function < len(names)
+            what = names[node.function] if known and node.function is not None else f"kind {node.kind}"
+            return f"node {number} ({what})"
+    return "an edge"

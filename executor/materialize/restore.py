@@ -1,0 +1,247 @@
+"""Rebuilding the graphs of a family from the file that another process saved.
+
+The pool's memory is taken from PyTorch's allocator, kernels are found by their recipes, addresses are put
+in for offsets, and graphs are built and instantiated by the driver. What does not fit is refused with its
+reason, entry by entry, and captured instead.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+
+from executor.backends.base import GraphPool
+from executor.backends.cuda_memory import tensor_at
+from executor.breaks import operation_of
+from executor.errors import CaptureError
+from executor.materialize.device import GraphDevice
+from executor.materialize.kernels import KernelSearch, RefusedError
+from executor.materialize.recording import RestoredRecording
+from executor.materialize.regions import Region, static_regions
+from executor.materialize.relocation import Relocation
+from executor.materialize.saved import SavedCapture, SavedEntry
+from executor.materialize.tree_data import decoded
+from executor.materialize.words import nodes_of
+from executor.pieces import EntryGraphs, MarkedCall
+from planner.descriptors import PlanEntry
+
+
+@frozen(kw_only=True)
+class RestoreTimes:
+    """Seconds that parts of a restore took; ``waiting`` is for unpacking, which runs beside the kernels."""
+
+    memory: float = 0.0
+    kernels: float = 0.0
+    waiting: float = 0.0
+    patching: float = 0.0
+    building: float = 0.0
+    instantiating: float = 0.0
+
+
+@define(kw_only=True)
+class Restorer:
+    """Restores a saved family once; ``static`` are the tensors that were registered when it was saved.
+
+    ``operations`` are the marked operations that may stand between pieces. Afterwards ``refused`` has a
+    reason for each entry that was not rebuilt, and ``times`` what took how long.
+    """
+
+    saved: SavedCapture
+    static: Mapping[str, torch.Tensor]
+    device: GraphDevice
+    operations: Sequence[Callable[..., None]] = ()
+    refused: dict[PlanEntry, str] = field(factory=dict, init=False)
+    times: RestoreTimes = field(factory=RestoreTimes, init=False)
+    _claimed: tuple[Region, ...] = field(default=(), init=False)
+    _graphs: tuple[Future[Relocation], ...] = field(default=(), init=False)
+
+    def loaders(self, entries: Iterable[PlanEntry]) -> tuple[PlanEntry, ...]:
+        """Entries that have to be captured first, because their kernels come from nowhere else."""
+        header = self.saved.header
+        numbers = {kernel.entry.entry for kernel in header.kernels if kernel.entry is not None}
+        rows = [header.entries[number] for number in sorted(numbers) if 0 <= number < len(header.entries)]
+        return tuple(entry for entry, row in self.saved.rows(entries) if row in rows)
+
+    def prepare(self, pool: GraphPool) -> None:
+        """Takes the pool's memory, before anything is captured into it, and begins to unpack.
+
+        Raises:
+            torch.OutOfMemoryError: there is no such memory.
+        """
+        began = time.perf_counter()
+        worker = ThreadPoolExecutor(1, "graphplan-unpack")
+        self._graphs = tuple(
+            worker.submit(self.saved.graph, number) for number in range(len(self.saved.header.graphs))
+        )
+        worker.shutdown(wait=False)
+        self.device.workspaces()
+        self._claimed = self.device.claim(pool, self.saved.pool_sizes)
+        self.times = evolve(self.times, memory=time.perf_counter() - began)
+
+    def restore(
+        self,
+        entries: Iterable[PlanEntry],
+        pool: GraphPool,
+        outputs: Sequence[torch.Tensor],
+        captured: Mapping[PlanEntry, EntryGraphs],
+    ) -> dict[PlanEntry, EntryGraphs]:
+        """The graphs of ``entries`` as far as they can be rebuilt; ``captured`` are those of the loaders."""
+        began = time.perf_counter()
+        regions, absent = self._regions(outputs)
+        starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
+        search = KernelSearch(
+            header=self.saved.header,
+            device=self.device,
+            pool=pool,
+            address=self._claimed[0].start if self._claimed else 0,
+            captured=captured,
+            graph=lambda number: self._graphs[number].result(),
+            starts=starts,
+        )
+        search.run()
+        site = _Site(
+            saved=self.saved,
+            device=self.device,
+            pool=pool,
+            outputs=outputs,
+            graphs=self._graphs,
+            regions=regions,
+            starts=starts,
+            absent=absent,
+            functions=search.functions,
+            missing=search.missing,
+            operations={operation.name: operation.run for operation in map(operation_of, self.operations)},
+        )
+        self.times = evolve(self.times, kernels=time.perf_counter() - began)
+        found = self._built(site, entries)
+        self._graphs = ()
+        return found
+
+    def _regions(self, outputs: Sequence[torch.Tensor]) -> tuple[list[Region], dict[int, str]]:
+        """Where each saved region lies here, and why some do not."""
+        named = {f"output.{index}": each for index, each in enumerate(outputs)}
+        static = static_regions({**self.static, **named})
+        here = {each.name: each for each in (*static, *self.device.workspaces(), *self._claimed)}
+        found, absent = [], {}
+        for number, saved in enumerate(self.saved.header.regions):
+            own = here.get(saved.name)
+            found.append(own or Region(saved.name, 0, 0))
+            if own is None:
+                absent[number] = f"{saved.name} is not there"
+            elif own.layout != saved.layout or own.num_bytes < saved.num_bytes:
+                absent[number] = (
+                    f"{saved.name} is {own.layout} in {own.num_bytes} bytes, "
+                    f"it was {saved.layout} in {saved.num_bytes} bytes"
+                )
+        return found, absent
+
+    def _built(self, site: _Site, entries: Iterable[PlanEntry]) -> dict[PlanEntry, EntryGraphs]:
+        before, found = self.device.driver.seconds, {}
+        for entry, row in self.saved.rows(entries):
+            try:
+                found[entry] = site.entry(row)
+            except CaptureError as error:
+                self.refused[entry] = str(error)
+        after = self.device.driver.seconds
+        self.times = evolve(
+            self.times,
+            waiting=site.waiting,
+            patching=site.patching,
+            building=after[0] - before[0],
+            instantiating=after[1] - before[1],
+        )
+        return found
+
+
+@define(kw_only=True)
+class _Site:
+    """Where entries are rebuilt. ``absent`` and ``missing`` are regions and kernels that are not there."""
+
+    saved: SavedCapture
+    device: GraphDevice
+    pool: GraphPool
+    outputs: Sequence[torch.Tensor]
+    graphs: Sequence[Future[Relocation]]
+    regions: Sequence[Region]
+    starts: torch.Tensor
+    absent: Mapping[int, str]
+    functions: Sequence[int]
+    missing: Mapping[int, str]
+    operations: Mapping[str, Callable[..., None]]
+    waiting: float = 0.0
+    patching: float = 0.0
+
+    def entry(self, row: SavedEntry | None) -> EntryGraphs:
+        """The graphs of one entry.
+
+        Raises:
+            RefusedError: they cannot be rebuilt here.
+        """
+        if row is None:
+            raise RefusedError("it was not captured when the graphs were saved")
+        if row.obstacle is not None:
+            raise RefusedError(row.obstacle)
+        recordings: list[RestoredRecording] = []
+        steps: list[Any] = []
+        try:
+            for step in row.steps:
+                if isinstance(step, int):
+                    recordings.append(self._recording(step))
+                    steps.append(recordings[-1].launcher())
+                else:
+                    steps.append(self._call(step))
+            outputs = decoded(row.outputs, self._output)
+        except (CaptureError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            for recording in recordings:
+                recording.release()
+            known = isinstance(error, CaptureError)
+            raise RefusedError(str(error) if known else "its steps are not what is written there") from None
+        return EntryGraphs(tuple(steps), tuple(recordings), outputs)
+
+    def _recording(self, number: int) -> RestoredRecording:
+        began = time.perf_counter()
+        graph = self.graphs[number].result()
+        waited = time.perf_counter()
+        if self.absent:
+            for region in graph.regions.unique().tolist():
+                if region in self.absent:
+                    raise RefusedError(self.absent[region])
+        words = graph.at(self.starts)
+        if self.missing:
+            for node in nodes_of(words):
+                if node.function is not None and node.function in self.missing:
+                    raise RefusedError(self.missing[node.function])
+        self.waiting += waited - began
+        self.patching += time.perf_counter() - waited
+        executable = self.device.driver.build(words, self.functions)
+        return RestoredRecording(
+            executable, self.saved.header.graphs[number].num_nodes, self.pool, self.device.driver
+        )
+
+    def _call(self, step: Any) -> MarkedCall:
+        run = self.operations.get(step["operation"])
+        if run is None:
+            raise RefusedError(f"the operation {step['operation']} is not registered")
+        args, kwargs = decoded(step["args"], self._placed), decoded(step["kwargs"], self._placed)
+        return MarkedCall(run, tuple(args), dict(kwargs))
+
+    def _placed(self, data: Any) -> torch.Tensor:
+        number, offset, kind, shape, strides = data
+        if number in self.absent:
+            raise RefusedError(self.absent[number])
+        region, dtype = self.regions[number], getattr(torch, kind)
+        last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+        num_bytes = (last + 1) * dtype.itemsize
+        if offset < 0 or min((*shape, *strides), default=1) < 0 or offset + num_bytes > region.num_bytes:
+            raise RefusedError(f"{region.name}: a tensor beyond its end")
+        return tensor_at(region.start + offset, num_bytes, dtype, self.pool.device, shape, strides)
+
+    def _output(self, data: Any) -> torch.Tensor:
+        index, rows = data
+        buffer: torch.Tensor = self.outputs[index]
+        return buffer if rows is None else buffer[:rows]
