@@ -13,6 +13,7 @@ from attrs import field, frozen
 
 from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS
 from planner.documents.engine_sections import SglangSection, TensorrtLlmSection
+from planner.documents.units import GIB, SECONDS, SHARE, UNIT
 from planner.errors import PlanError
 from planner.modes import (
     AttentionSupport,
@@ -251,7 +252,7 @@ class DeviceSection:
 
     name: str | None = None
     compute_capability: str | None = None
-    memory_gib: float | None = field(default=None, metadata=within(0))
+    memory_gib: float | None = field(default=None, metadata={**within(0), UNIT: GIB})
 
 
 @frozen(kw_only=True)
@@ -270,9 +271,9 @@ class CaptureSection:
     traffic: str | None = None
     traffic_sha256: str | None = None
     max_graphs: int | None = field(default=None, metadata=within(1, MAX_GRAPH_TOKENS))
-    max_padding: float | None = field(default=None, metadata=within(0, 1))
-    memory_budget: float | None = field(default=None, metadata=within(0))
-    startup_budget: float | None = field(default=None, metadata=within(0))
+    max_padding: float | None = field(default=None, metadata={**within(0, 1), UNIT: SHARE})
+    memory_budget: float | None = field(default=None, metadata={**within(0), UNIT: GIB})
+    startup_budget: float | None = field(default=None, metadata={**within(0), UNIT: SECONDS})
     step_times: tuple[tuple[float, ...], ...] | None = None
     histogram: Histogram | None = None
 

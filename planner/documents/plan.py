@@ -9,6 +9,7 @@ from attrs import field, frozen
 
 from planner.descriptors import MAX_GRAPH_TOKENS, MAX_LORAS, PlanEntry
 from planner.documents.deployment import Deployment, Json, within
+from planner.documents.estimates import Estimate
 from planner.errors import FamilyError
 from planner.modes import AttentionSupport, CUDAGraphMode, Runner
 
@@ -125,7 +126,7 @@ class Finding:
 class Plan:
     """The graphs of every family in capture order, and where they come from.
 
-    A plan written by hand may have ``graphs`` alone.
+    A plan written by hand may have ``graphs`` alone. ``estimates`` say what the graphs will take.
     """
 
     name: str | None = None
@@ -134,6 +135,7 @@ class Plan:
     resolved: Mapping[str, ResolvedFamily] = field(factory=dict)
     decisions: tuple[Decision, ...] = ()
     findings: tuple[Finding, ...] = ()
+    estimates: Estimate | None = None
     graphs: Mapping[str, tuple[PlanEntry, ...]]
 
     def entries(self, family: str = TARGET) -> tuple[PlanEntry, ...]:

@@ -31,6 +31,7 @@ from planner.documents.tree import (
     shown,
     under,
 )
+from planner.documents.units import UNIT, in_unit
 from planner.modes import CompilationMode, CUDAGraphMode
 
 T = TypeVar("T")
@@ -219,7 +220,9 @@ def _field_reader(field: Attribute[Any], converter: BaseConverter) -> Hook:
     """
     read = converter.get_structure_hook(field.type)
     is_required = field.default is NOTHING
-    minimum, maximum, choices = (field.metadata.get(name) for name in ("minimum", "maximum", "choices"))
+    minimum, maximum, choices, unit = (
+        field.metadata.get(name) for name in ("minimum", "maximum", "choices", UNIT)
+    )
     is_limited = bool(field.metadata)
     has_null = field.default is not None and type(None) in get_args(field.type)
 
@@ -230,7 +233,7 @@ def _field_reader(field: Attribute[Any], converter: BaseConverter) -> Hook:
             if is_required:
                 raise NodeError(f"a value is required here, found {described(node)}", node.place)
             raise _NotGivenError
-        value = read(node, field.type)
+        value = read(node, field.type) if unit is None else _measured(read, node, field.type, unit)
         if is_limited:
             if choices is not None and value not in choices:
                 names = " or ".join(str(choice) for choice in choices)
@@ -239,6 +242,17 @@ def _field_reader(field: Attribute[Any], converter: BaseConverter) -> Hook:
         return value
 
     return reader
+
+
+def _measured(read: Hook, node: Node, cls: Any, unit: str) -> Any:
+    """What ``read`` makes of a number of ``unit``; an error says what a number with another unit is in it."""
+    try:
+        return read(node, cls)
+    except NodeError as error:
+        text = node.text if isinstance(node, Scalar) else node.value if isinstance(node, Value) else None
+        number = in_unit(text, unit) if isinstance(text, str) else None
+        hint = f": write {number}" if number else ""
+        raise NodeError(f"{error.message}; the unit is {unit}{hint}", error.place) from None
 
 
 def _check_limits(value: Any, node: Node, minimum: int | None, maximum: int | None) -> None:

@@ -78,6 +78,15 @@ def plan_to_json(plan: Plan) -> str:
     return _ESCAPED_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n"
 
 
+def dump_settings(settings: Mapping[str, Json]) -> str:
+    """Settings of an engine as the YAML of its config file.
+
+    Raises:
+        DocumentError: they are larger than any document that is read.
+    """
+    return _dump(settings)
+
+
 def _dump(data: Mapping[str, Json], emitter: type[Any] = EMITTER) -> str:
     stream = io.StringIO()
     writer = _Writer(emitter(stream, width=_NO_LINE_LIMIT, allow_unicode=True, line_break="\n"))
