@@ -34,6 +34,7 @@ from planner.documents.deployment import (
 )
 from planner.documents.plan import TARGET
 from planner.documents.sources import open_file
+from planner.documents.tree import shown
 from planner.engines.sglang.grids import decode_grid
 from planner.engines.tensorrt_llm.sizes import DEFAULT_MAXIMUM, generated_sizes, held_sizes
 from planner.errors import GraphplanError
@@ -48,12 +49,18 @@ from planner.traffic.padding import decode_sizes, padding_of
 MOST = 1 << 20
 """The largest number that an option takes."""
 
-OPTIONS: tuple[tuple[str, Callable[[str], float], str], ...] = (
-    ("rate", float, "speed of arrivals"),
-    ("max_num_seqs", int, "requests that run at once"),
-    ("step_time", float, "milliseconds of a step without prefill"),
-    ("prefill_rate", int, "tokens of prefill a second"),
-    ("chunk", int, "tokens of a step at most"),
+MOST_GRAPHS = 512
+"""More sizes than any engine captures; each further one takes as long to find as the one before."""
+
+MOST_SEQS = 1 << 16
+"""Far more requests than any server runs at once; sizes for more take minutes to find."""
+
+OPTIONS: tuple[tuple[str, type[int] | type[float], int, str], ...] = (
+    ("rate", float, MOST, "speed of arrivals"),
+    ("max_num_seqs", int, MOST_SEQS, "requests that run at once"),
+    ("step_time", float, MOST, "milliseconds of a step without prefill"),
+    ("prefill_rate", int, MOST, "tokens of prefill a second"),
+    ("chunk", int, MOST, "tokens of a step at most"),
 )
 
 FEWER_GRAPHS = 16
@@ -203,16 +210,19 @@ def table_of(report: Mapping[str, Any]) -> str:
     return plain((heading(title), Block(tuple(rows), numbers=frozenset({1, 2, 3, 4}))))
 
 
-def positive(convert: Callable[[str], float]) -> Callable[[str], float]:
-    """The type of arguments that are numbers above 0."""
+def positive(convert: type[int] | type[float], most: int) -> Callable[[str], float]:
+    """The type of arguments that are numbers above 0, up to ``most``."""
+    kind = "whole number" if issubclass(convert, int) else "number"
 
     def checked(text: str) -> float:
-        value = convert(text)
-        if not 0 < value <= MOST:
-            raise ValueError(text)
+        try:
+            value = convert(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a {kind}") from None
+        if not 0 < value <= most:
+            raise argparse.ArgumentTypeError(f"{shown(text)} is not a {kind} above 0, up to {most}")
         return value
 
-    checked.__name__ = "positive number"
     return checked
 
 
@@ -224,13 +234,17 @@ def main() -> None:
     )
     parser.add_argument("trace", metavar="TRACE", help="requests or counts, as planner traffic reads them")
     parser.add_argument(
-        "--graphs", type=positive(int), default=24, metavar="N", help="sizes of policy traffic (default 24)"
+        "--graphs",
+        type=positive(int, MOST_GRAPHS),
+        default=24,
+        metavar="N",
+        help=f"sizes of policy traffic, up to {MOST_GRAPHS} (default 24)",
     )
-    for name, convert, what in OPTIONS:
+    for name, convert, most, what in OPTIONS:
         value = getattr(default, name)
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=positive(convert),
+            type=positive(convert, most),
             default=value,
             metavar="N",
             help=f"{what} (default {value:g})",

@@ -46,7 +46,7 @@ def _as_written(request: PolicyRequest) -> Choice:
             "to a list; leave it out, add sizes, or set capture.policy engine",
             fields=(SIZES_FIELD, POLICY_FIELD),
         )
-    if limit := passed(request.deployment.capture, written, outcome.families):
+    if limit := passed(request.deployment, written, outcome.families):
         raise PlanError(
             f"{limit.value} is the limit, but the list needs {limit.needed}; raise the one, or shorten "
             "the other",

@@ -87,7 +87,7 @@ def _chosen(request: PolicyRequest, outcomes: Sequence[Outcome]) -> Outcome:
     ``outcomes`` are those of the grids, the finest first.
     """
     capture = request.deployment.capture
-    limits = [passed(capture, one.sizes, one.families) for one in outcomes]
+    limits = [passed(request.deployment, one.sizes, one.families) for one in outcomes]
     within = [one for one, limit in zip(outcomes, limits, strict=True) if limit is None]
     if limits[-1] is not None and not within:
         raise PlanError(
@@ -139,7 +139,7 @@ def maximum_decisions(request: PolicyRequest, maximum: int, beyond_decode: str) 
     """Why the largest size is what it is, where the user left that open."""
     top = request.needs.num_tokens
     if request.asked_max is None:
-        because = f"the widest decode batch has {top} tokens" if maximum <= top else beyond_decode
+        because = f"the widest decode batch has {counted(top, 'token')}" if maximum <= top else beyond_decode
         yield Decision(path=MAX_FIELD, became=maximum, rule="widest-batch", because=because)
 
 

@@ -39,11 +39,13 @@ class Expected:
     """What the sizes of a deployment are fitted to; ``maximum`` is the largest size.
 
     ``step_times`` are measured pairs of tokens and seconds; without any, a step costs its tokens.
+    ``has_mixed`` says whether batches with prefill run in graphs, and so count at all.
     """
 
     needs: Needs
     maximum: int
     step_times: Sequence[Sequence[float]] = ()
+    has_mixed: bool = True
 
     @cached_property
     def required(self) -> frozenset[int]:
@@ -86,12 +88,12 @@ class Expected:
         """
         weights = [0] * (self.maximum + 1)
         last = max((need.widest for need in self.needs.all), default=0)
-        decode, mixed = histogram.decode_steps(), histogram.token_steps()
+        decode = histogram.decode_steps()
         if decode and last:
             for num_reqs, weight in enumerate(smoothed(decode, last, width)):
                 for tokens in self._tokens(num_reqs) if weight else ():
                     weights[tokens] += weight
-        if mixed := {tokens: count for tokens, count in mixed.items() if tokens <= self.maximum}:
+        if mixed := self._mixed_steps(histogram):
             for tokens, weight in enumerate(smoothed(mixed, self.maximum, width)):
                 weights[tokens] += weight
         among = candidates or self.candidates
@@ -106,15 +108,20 @@ class Expected:
         return padding_of(sizes, self._steps(histogram)).uncovered_share
 
     def _steps(self, histogram: Histogram) -> Steps:
-        """Steps by tokens; mixed batches above the maximum are none for a graph and left out."""
+        """Steps by tokens; those that are none for a graph are left out."""
         steps: dict[int, int] = {}
         for num_reqs, count in histogram.decode_steps().items():
             for tokens in self._tokens(num_reqs):
                 steps[tokens] = steps.get(tokens, 0) + count
-        for tokens, count in histogram.token_steps().items():
-            if tokens <= self.maximum:
-                steps[tokens] = steps.get(tokens, 0) + count
+        for tokens, count in self._mixed_steps(histogram).items():
+            steps[tokens] = steps.get(tokens, 0) + count
         return steps
+
+    def _mixed_steps(self, histogram: Histogram) -> dict[int, int]:
+        """The steps with prefill that have graphs, by tokens."""
+        if not self.has_mixed:
+            return {}
+        return {tokens: count for tokens, count in histogram.token_steps().items() if tokens <= self.maximum}
 
     def _tokens(self, num_reqs: int) -> Iterator[int]:
         """The tokens of each batch of a step with so many requests, more of them as the most that run."""

@@ -7,8 +7,9 @@ from functools import cached_property
 
 from attrs import frozen
 
+from planner.describe import counted
 from planner.documents.deployment import Deployment
-from planner.documents.plan import Decision
+from planner.documents.plan import Decision, Finding
 from planner.errors import PlanError
 from planner.modes import CUDAGraphMode, Runner
 from planner.policies.needs import Need, Needs, needs_of
@@ -86,8 +87,9 @@ class PolicyRequest:
         if asked < needs.num_tokens:
             need = max(needs.all, key=lambda need: need.num_tokens)
             raise PlanError(
-                f"{asked} is asked as maximum, but decode of {need.widest} requests of {need.query_len} has "
-                f"{need.num_tokens} tokens; raise it to that, lower max_num_seqs, or set policy engine",
+                f"{asked} is asked as maximum, but decode of {counted(need.widest, 'request')} of "
+                f"{need.query_len} has {counted(need.num_tokens, 'token')}; raise it to that, lower "
+                "max_num_seqs, or set policy engine",
                 fields=(MAX_FIELD, "capture.policy"),
             )
         return asked
@@ -140,7 +142,8 @@ class Outcome:
 
 @frozen
 class Choice:
-    """What a policy chose: its outcome, and why."""
+    """What a policy chose: its outcome, why, and what a person should know of what it was chosen for."""
 
     outcome: Outcome
     decisions: tuple[Decision, ...]
+    findings: tuple[Finding, ...] = ()

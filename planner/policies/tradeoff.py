@@ -9,7 +9,7 @@ from attrs import frozen
 from planner.describe import counted
 from planner.documents.deployment import Json
 from planner.documents.plan import Decision
-from planner.policies.budgets import rule_of_thumb
+from planner.policies.budgets import cost_of
 from planner.policies.covering import maximum_decisions
 from planner.policies.expected import Expected
 from planner.policies.needs import alignment_decisions
@@ -41,7 +41,8 @@ def decisions_of(
     sizes = chosen.outcome.sizes
     because = f"{counted(len(sizes), 'size')}, {chosen.because}: {_padding(chosen, sizes)}"
     because += (
-        f"; the engine's own {len(request.engine.sizes)} sizes: {_padding(chosen, request.engine.sizes)}"
+        f"; the engine's own {counted(len(request.engine.sizes), 'size')}: "
+        f"{_padding(chosen, request.engine.sizes)}"
     )
     yield Decision(path=SIZES_FIELD, became=list(sizes), rule="traffic", because=because)
     beyond = "mixed batches are covered up to the largest counted, but no further than by the engine"
@@ -55,10 +56,10 @@ def decisions_of(
     points = {number for number in POINTS if number in numbers} | {chosen.number}
     yield Decision(
         path="capture.max_graphs",
-        became=[_point(chosen, outcome_of(number)) for number in sorted(points)],
+        became=[_point(request, chosen, outcome_of(number)) for number in sorted(points)],
         rule="traffic-curve",
         because="what other numbers of sizes would cost: graphs, the padded share of the counted tokens, and "
-        "memory and start-up by rule of thumb",
+        "memory and start-up by estimate",
     )
     yield from alignment_decisions(request.needs)
 
@@ -80,12 +81,13 @@ def _why_smoothed(smoothing: Smoothing) -> str:
     )
 
 
-def _point(chosen: Chosen, outcome: Outcome) -> dict[str, Json]:
-    cost = rule_of_thumb(outcome.families)
+def _point(request: PolicyRequest, chosen: Chosen, outcome: Outcome) -> dict[str, Json]:
+    cost = cost_of(request.deployment, outcome.families)
     return {
-        "sizes": len(outcome.sizes),
+        # By name: a table of a cache keeps no other order.
         "graphs": outcome.num_graphs,
-        "padding": round(chosen.expected.padding(outcome.sizes, chosen.histogram), 4),
         "memory_gib": round(cost.gib, 2),
+        "padding": round(chosen.expected.padding(outcome.sizes, chosen.histogram), 4),
+        "sizes": len(outcome.sizes),
         "startup_seconds": round(cost.seconds, 1),
     }

@@ -16,6 +16,7 @@ from planner.describe import counted
 from planner.documents.deployment import CaptureSection
 from planner.documents.traffic import FROM_CACHE
 from planner.errors import PlanError
+from planner.policies.beyond import traffic_beyond
 from planner.policies.budgets import Passed, passed
 from planner.policies.closure import closed
 from planner.policies.expected import Expected, checked_times
@@ -53,7 +54,9 @@ def for_traffic(request: PolicyRequest) -> Choice:
     maximum = request.maximum(_largest_mixed(request, histogram))
     if not maximum:
         return Choice(request.outcome(()), ())
-    expected = Expected(request.needs, maximum, checked_times(capture.step_times))
+    expected = Expected(
+        request.needs, maximum, checked_times(capture.step_times), has_mixed=request.has_mixed
+    )
     fitting = _Fitting(request, expected, histogram)
     number, because = fitting.number()
     chosen = Chosen(
@@ -65,7 +68,11 @@ def for_traffic(request: PolicyRequest) -> Choice:
         histogram=histogram,
     )
     others = range(fitting.optima.fewest, min(fitting.optima.most, max(CURVE_SIZES, number)) + 1)
-    return Choice(chosen.outcome, tuple(decisions_of(request, chosen, others, fitting.outcome)))
+    return Choice(
+        chosen.outcome,
+        tuple(decisions_of(request, chosen, others, fitting.outcome)),
+        tuple(traffic_beyond(histogram, request.needs, maximum if request.has_mixed else 0)),
+    )
 
 
 def histogram_of_deployment(capture: CaptureSection) -> Histogram:
@@ -83,7 +90,10 @@ def histogram_of_deployment(capture: CaptureSection) -> Histogram:
         elif capture.traffic == FROM_CACHE:
             problem = "the counts of a cache are asked for, but no cache is given; name a histogram's file"
         else:
-            problem = f"{capture.traffic} was not read; load the deployment from its own file"
+            problem = (
+                f"{capture.traffic} was not read: a plan keeps the SHA-256 of its traffic alone; load the "
+                "deployment from its own file, or give compile_plan the histogram"
+            )
         raise PlanError(problem, fields=(TRAFFIC_FIELD,))
     if not (histogram.decode_steps() or histogram.token_steps()):
         raise PlanError("no batch was counted; give traffic that has some", fields=(TRAFFIC_FIELD,))
@@ -174,7 +184,7 @@ class _Fitting:
         if self.capture.max_padding is not None:
             raise PlanError(
                 f"{target:.1%} is the target, but {self._padding(numbers[-1]):.1%} are left with "
-                f"{numbers[-1]} sizes, {self._why_no_more(limit)}; raise it, or the other limits",
+                f"{counted(numbers[-1], 'size')}, {self._why_no_more(limit)}; raise it, or the other limits",
                 fields=("capture.max_padding", SIZES_FIELD),
             )
         return numbers[-1], "as many as the engine captures"
@@ -183,7 +193,7 @@ class _Fitting:
         sizes, capture = self.sizes(number), self.capture
         has_budget = capture.memory_budget is not None or capture.startup_budget is not None
         families = self.request.outcome(sizes).families if has_budget else ()
-        return passed(capture, sizes, families)
+        return passed(self.request.deployment, sizes, families)
 
     def _padding(self, number: int) -> float:
         return self.expected.padding(self.sizes(number), self.histogram)

@@ -23,8 +23,8 @@ from planner.traffic.trace import Trace
 BLOCKS = 8
 """Time spans that a histogram tells apart, for cross-validation."""
 
-MAX_RUNS = 50_000_000
-"""Steps with prefill, and runs of equal steps without, that are counted before giving up: minutes."""
+MAX_RUNS = 10_000_000
+"""Runs of equal steps that are counted before giving up, after a minute: those of millions of requests."""
 
 
 class ReplayError(GraphplanError):
@@ -97,7 +97,10 @@ def replay(trace: Trace, batching: Batching) -> Iterator[Run]:
         server.pass_time(duration, steps)
         if decodes:
             yield Run(start, duration, steps, decodes)
-    raise ReplayError(f"more than {MAX_RUNS} steps; give a part of the trace, or raise --chunk")
+    raise ReplayError(
+        f"the batch changes more than {MAX_RUNS} times, after which {server.head} of {len(trace)} requests "
+        "have their first token; give a part of the trace"
+    )
 
 
 @define(eq=False)
@@ -157,15 +160,26 @@ class _Server:
                 self.following = self.batching.scaled(arrivals[self.admitted])
 
     def prefill(self) -> tuple[int, int]:
-        """A step with prefill, which yields the first token of some; its duration, and that it is one."""
+        """How long a step with prefill lasts, and how many are the same: one, if it yields a first token.
+
+        Those that arrive meanwhile wait for the prompt ahead of them, whenever they are admitted.
+        """
         room = left = self._room
+        whole = (self.left - 1) // room
+        if whole > 0:
+            steps = min(whole, self.ends[0] - self.step) if self.ends else whole
+            self.left -= steps * room
+            return self._lasting(room), steps
         while left > 0 and self.head < self.admitted:
             taken = min(self.left, left)
             left -= taken
             self.left -= taken
             if not self.left:
                 self._begin_decode()
-        return self.step_time + (room - left) * NANOSECONDS // self.batching.prefill_rate, 1
+        return self._lasting(room - left), 1
+
+    def _lasting(self, prefilled: int) -> int:
+        return self.step_time + prefilled * NANOSECONDS // self.batching.prefill_rate
 
     def _begin_decode(self) -> None:
         more = self.batching.decodes(self.trace.outputs[self.head])

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 from attrs import frozen
 
+from planner.describe import counted
 from planner.documents.sources import open_file
 from planner.errors import ArgumentError
 from planner.traffic.batching import BLOCKS, Batching, replayed
@@ -49,7 +50,7 @@ class Traffic:
         """
         if isinstance(self.content, Histogram):
             return self.content
-        source = f"{self.name} ({self.kind}, {len(self.content)} requests)\nreplayed at {batching}"
+        source = f"{self.name} ({self.kind}, {counted(len(self.content), 'request')})\nreplayed at {batching}"
         return replayed(self.content, batching, blocks=blocks, source=source)
 
 

@@ -18,9 +18,12 @@ MAX_SECONDS = 9 * 10**9
 
 NANOSECONDS = 10**9
 
+MOST_DIGITS = 100
+"""Python makes no number of thousands of digits; one that is cut to these is as far out of range."""
+
 # pandas writes whole numbers with a point where a column misses one of them.
-_WHOLE = re.compile(r"\+?([0-9]{1,18})(?:\.0{0,18})?", re.ASCII)
-_DECIMAL = re.compile(r"\+?[0-9]{1,18}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?", re.ASCII)
+_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0*)?", re.ASCII)
+_DECIMAL = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _DATE_TIME = re.compile(
     r"(\d{4}-\d{2}-\d{2})[ T](\d{2}:\d{2}:\d{2})(?:\.(\d{1,12}))? ?(Z|[+-]\d{2}:?\d{2})?", re.ASCII
 )
@@ -35,7 +38,7 @@ def whole(name: str, text: str, least: int, most: int) -> int:
     found = _WHOLE.fullmatch(text)
     if found is None:
         raise RowError(f"{name}: expected a whole number, found {described(text)}")
-    return within(name, int(found[1]), least, most)
+    return within(name, int(found[1][:MOST_DIGITS]), least, most)
 
 
 def within(name: str, value: int, least: int, most: int) -> int:

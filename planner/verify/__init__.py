@@ -11,6 +11,7 @@ from attrs import evolve
 
 from planner.documents.plan import TARGET, Finding, Plan, Severity
 from planner.engines.shared import lookup_runner
+from planner.estimate.findings import memory_found
 from planner.rules.encoder import ENCODER
 from planner.verify.buffers import DRAFT_BUFFER, padded_decode_finding, prologues_found
 from planner.verify.checks import (
@@ -19,6 +20,7 @@ from planner.verify.checks import (
     ignored_settings,
     misorder_found,
     missing_target,
+    policy_without_effect,
 )
 from planner.verify.counts import graph_count_found
 from planner.verify.coverage import TooManyRangesError
@@ -47,7 +49,7 @@ def verify(plan: Plan) -> tuple[Finding, ...]:
         for survey, one in problems.padded
     )
     sizes = [evolve(finding, fix=fixes.of_code(finding.code)) for finding in problems.sizes]
-    findings = [*ignored_settings(plan), *missing_target(plan)]
+    findings = [*ignored_settings(plan), *policy_without_effect(plan), *missing_target(plan)]
     for family, survey in surveys.items():
         of_sizes = (*(sizes if family == TARGET else ()), *padded.get(family, ()))
         try:
@@ -56,7 +58,7 @@ def verify(plan: Plan) -> tuple[Finding, ...]:
             findings.extend(_family_findings(survey, shared.get(family, ()), of_sizes))
         except TooManyRangesError:
             findings.append(_unverified(family))
-    return tuple(findings)
+    return (*findings, *memory_found(plan))
 
 
 def _survey_of(plan: Plan, family: str) -> Survey | None:

@@ -11,7 +11,7 @@ from planner.describe import label
 from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
 from planner.documents.plan import TARGET, Finding, Plan, Severity
 from planner.engines.lookup import is_decode
-from planner.modes import CUDAGraphMode
+from planner.modes import CapturePolicy, CUDAGraphMode
 from planner.verify.survey import Survey
 
 
@@ -22,6 +22,31 @@ def ignored_settings(plan: Plan) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.INFO, code="ignored-settings", message=f"without effect on planning: {paths}"
         )
+
+
+def policy_without_effect(plan: Plan) -> Iterator[Finding]:
+    """A policy that was to choose the capture sizes, where there are none to choose."""
+    policy, target = plan.deployment.capture.policy, plan.resolved.get(TARGET)
+    if policy in (None, CapturePolicy.ENGINE) or target is None:
+        return
+    written = plan.deployment.compilation.cudagraph_capture_sizes is not None
+    if not target.cudagraph_mode:
+        severity, reason = Severity.WARNING, "cudagraph_mode is NONE, and nothing is captured"
+        fix = "remove capture.policy, or what makes cudagraph_mode NONE"
+    elif written:
+        severity, reason = Severity.INFO, "the deployment lists them, and they are captured as they stand"
+        fix = "remove capture.policy, or compilation.cudagraph_capture_sizes"
+    elif not target.cudagraph_capture_sizes:
+        severity, reason = Severity.WARNING, "no batch of this server fits into a graph"
+        fix = "remove capture.policy, or raise max_num_batched_tokens"
+    else:
+        return
+    yield Finding(
+        severity=severity,
+        code="policy-without-effect",
+        message=f"capture.policy {policy} chooses no sizes: {reason}",
+        fix=fix,
+    )
 
 
 def missing_target(plan: Plan) -> Iterator[Finding]:

@@ -5,10 +5,11 @@ Source: vLLM 0.33, which cuts a compiled model at the attention of each layer (r
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from planner.documents.deployment import HfConfig
+from planner.documents.deployment import Deployment
 from planner.documents.plan import TARGET, Finding, Severity
+from planner.estimate.shape import family_shape
 from planner.verify.survey import Survey
 
 
@@ -17,12 +18,7 @@ def graph_count_found(survey: Survey) -> Iterator[Finding]:
     pieces = sum(len(group.cases) * sum(not full for full, *_ in group.shapes) for group in survey.groups)
     if not pieces or survey.domain.lookup is not None:
         return
-    full, deployment = len(survey.entries) - pieces, survey.plan.deployment
-    if survey.family == TARGET:
-        config = deployment.model.config
-    else:
-        config = deployment.speculative.config if deployment.speculative else None
-    layers = _num_layers(config)
+    full, layers = len(survey.entries) - pieces, _num_layers(survey.plan.deployment, survey.family)
     message = f"{pieces} PIECEWISE and {full} FULL entries"
     if layers is None:
         message += "; a PIECEWISE entry records one graph more than the model has layers"
@@ -32,12 +28,9 @@ def graph_count_found(survey: Survey) -> Iterator[Finding]:
     yield Finding(severity=Severity.INFO, code="graph-count", message=f"graphs.{survey.family}: {message}")
 
 
-def _num_layers(config: HfConfig | None) -> int | None:
-    """Layers of the language model inside, where its config says so plainly."""
-    facts = config.facts if config else {}
-    text = facts.get("text_config")
-    for place in (text if isinstance(text, Mapping) else {}, facts):
-        layers = place.get("num_hidden_layers")
-        if isinstance(layers, int) and not isinstance(layers, bool) and layers > 0:
-            return layers
-    return None
+def _num_layers(deployment: Deployment, family: str) -> int | None:
+    """Layers at which a rank's model is cut, where its config says so."""
+    draft = deployment.speculative
+    config = deployment.model.config if family == TARGET else draft and draft.config
+    shape = family_shape(deployment, family)
+    return None if config is None or shape.is_assumed else shape.num_breaks

@@ -63,7 +63,8 @@ def _tiers_of_sizes(plan: Plan, resolved: ResolvedFamily) -> tuple[Tier, ...]:
     """The query lengths that the capture sizes are made for; V1 makes no graphs of the scheduled ones."""
     speculative = plan.deployment.speculative
     if resolved.runner is Runner.V1 and speculative is not None:
-        dropped, _ = dropped_schedule(speculative.method, resolved.data_parallel_size or 1, Runner.V1)
+        ranks = plan.deployment.parallel.data_parallel_size or 1
+        dropped, _ = dropped_schedule(speculative.method, ranks, Runner.V1)
         if not dropped and (scheduled := scheduled_tiers(plan, resolved.max_num_seqs)):
             return scheduled
     return domain_of(plan, TARGET).tiers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner import Deployment, Plan, compile_plan, load_deployment
-from planner.documents.plan import TARGET, Decision
+from planner.documents.plan import TARGET, Decision, Finding
 from planner.traffic.histogram import Histogram, HistogramRow, histogram_of
 
 HOLES = ("decode-hole", "shadowed-by-tier", "mixed-hole", "misaligned-size")
@@ -34,6 +34,11 @@ def unwanted(plan: Plan) -> list[str]:
 
 def decision(plan: Plan, rule: str) -> Decision:
     (found,) = [one for one in plan.decisions if one.rule == rule]
+    return found
+
+
+def finding(plan: Plan, code: str) -> Finding:
+    (found,) = [one for one in plan.findings if one.code == code]
     return found
 
 

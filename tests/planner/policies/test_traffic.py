@@ -26,7 +26,15 @@ from planner.testing import deployments
 from planner.traffic.histogram import Histogram, HistogramRow, dump_histogram, histogram_of
 from planner.traffic.load import load_histogram
 from planner.traffic.padding import decode_sizes, padding_of
-from tests.planner.policies.documents import compiled, counted, decision, deployed, sizes_of, unwanted
+from tests.planner.policies.documents import (
+    compiled,
+    counted,
+    decision,
+    deployed,
+    finding,
+    sizes_of,
+    unwanted,
+)
 
 PLANS = Path(__file__).resolve().parents[3] / "plans"
 
@@ -113,9 +121,108 @@ def test_mixed_batches_that_were_counted_bring_sizes_of_their_own() -> None:
     assert sizes_of(larger)[-1] == 512
 
 
-def test_traffic_beyond_the_most_requests_is_taken_as_the_most() -> None:
-    plan = for_traffic(counted({400: 10}), {"max_graphs": 2}, scheduler={"max_num_seqs": 64})
-    assert sizes_of(plan)[-1] == 64
+def test_traffic_beyond_the_most_requests_is_taken_as_the_most_and_told() -> None:
+    plan = for_traffic(counted({8: 3, 17: 7, 400: 90}), {"max_graphs": 2}, scheduler={"max_num_seqs": 16})
+    assert sizes_of(plan)[-1] == 16
+    told = finding(plan, "traffic-too-wide")
+    assert told.severity == "warning"
+    assert told.message == (
+        "97.0% of the counted decode steps have more than 16 requests, the most that run at once; they count "
+        "as steps of 16"
+    )
+    assert told.fix is not None
+    assert told.fix.startswith("planner traffic TRACE --max-num-seqs 16 ")
+
+
+def test_the_most_requests_are_those_that_run_not_those_that_are_asked_for() -> None:
+    plan = for_traffic(
+        counted({64: 1, 16: 1}),
+        scheduler={"max_num_seqs": 128, "max_num_batched_tokens": 512},
+        speculative={"method": "dflash", "num_speculative_tokens": 15},
+    )
+    assert (
+        "50.0% of the counted decode steps have more than 32 requests"
+        in finding(plan, "traffic-too-wide").message
+    )
+
+
+@pytest.mark.parametrize(
+    ("wide", "severity", "share"), [(1, "info", "less than 0.1%"), (5000, "warning", "33.3%")]
+)
+def test_a_small_share_of_wide_steps_is_a_note(wide: int, severity: str, share: str) -> None:
+    plan = for_traffic(counted({5: 10_000, 65: wide}), scheduler={"max_num_seqs": 64})
+    told = finding(plan, "traffic-too-wide")
+    assert told.severity == severity
+    assert told.message.startswith(f"{share} of the counted decode steps")
+
+
+def test_traffic_within_the_limits_is_no_finding() -> None:
+    plan = for_traffic(counted({5: 10, 64: 3}), scheduler={"max_num_seqs": 64})
+    assert not [one for one in plan.findings if one.code.startswith("traffic-")]
+
+
+WITH_PREFILL = [
+    HistogramRow(num_tokens=8, num_reqs=8, count=10),
+    HistogramRow(num_tokens=11, count=900),
+    HistogramRow(num_tokens=4000, count=100),
+]
+
+
+def test_prefill_above_the_largest_size_is_told() -> None:
+    plan = for_traffic(histogram_of([WITH_PREFILL]), scheduler={"max_num_seqs": 64})
+    assert finding(plan, "traffic-above-maximum").message == (
+        "10.0% of the counted steps with prefill have more than 128 tokens: they run without a graph and "
+        "count for no padding"
+    )
+
+
+def test_prefill_that_runs_without_graphs_decides_no_size() -> None:
+    sections: dict[str, Any] = {
+        "scheduler": {"max_num_seqs": 64},
+        "compilation": {"cudagraph_mode": "FULL_DECODE_ONLY"},
+    }
+    with_prefill = for_traffic(histogram_of([WITH_PREFILL]), {"max_graphs": 4}, **sections)
+    without = for_traffic(histogram_of([WITH_PREFILL[:1]]), {"max_graphs": 4}, **sections)
+    assert sizes_of(with_prefill) == sizes_of(without)
+    assert decision(with_prefill, "traffic").because == decision(without, "traffic").because
+
+
+@pytest.mark.parametrize("policy", ["covering", "traffic"])
+@pytest.mark.parametrize(
+    ("sections", "severity", "reason"),
+    [
+        ({"compilation": {"cudagraph_mode": "NONE"}}, "warning", "cudagraph_mode is NONE"),
+        ({"model": {"enforce_eager": True}}, "warning", "cudagraph_mode is NONE"),
+        ({"compilation": {"cudagraph_capture_sizes": [1, 2, 4, 8]}}, "info", "the deployment lists them"),
+        (
+            {
+                "compilation": {"cudagraph_mode": "FULL_DECODE_ONLY"},
+                "scheduler": {"max_num_seqs": 8, "max_num_batched_tokens": 8},
+                "speculative": {"method": "ngram", "num_speculative_tokens": 15},
+            },
+            "warning",
+            "no batch of this server fits into a graph",
+        ),
+    ],
+    ids=["mode", "eager", "list", "no room"],
+)
+def test_a_policy_without_sizes_to_choose_is_told(
+    policy: str, sections: dict[str, Any], severity: str, reason: str
+) -> None:
+    asked = deployed(policy, **{"scheduler": {"max_num_seqs": 8}, **sections})
+    told = finding(compile_plan(asked, histogram=counted({3: 1})), "policy-without-effect")
+    assert told.severity == severity
+    assert told.message.startswith(f"capture.policy {policy} chooses no sizes: {reason}")
+    assert told.fix
+
+
+def test_a_policy_that_chooses_is_no_finding_nor_is_the_engines_own() -> None:
+    for plan in (
+        for_traffic(STEADY, scheduler={"max_num_seqs": 64}),
+        compiled("covering"),
+        compiled("engine", compilation={"cudagraph_mode": "NONE"}),
+    ):
+        assert not [one for one in plan.findings if one.code == "policy-without-effect"]
 
 
 def test_without_limits_few_sizes_keep_padding_within_five_percent() -> None:
@@ -144,14 +251,17 @@ def test_a_padding_target_takes_the_fewest_sizes_that_reach_it() -> None:
 def test_budgets_bound_the_graphs() -> None:
     sections: dict[str, Any] = {"scheduler": {"max_num_seqs": 256}}
     by_memory = for_traffic(STEADY, {"memory_budget": 0.5}, **sections)
-    assert len(by_memory.entries()) * 26 / 1024 <= 0.5
+    assert by_memory.estimates is not None
+    assert by_memory.estimates.memory_gib.expected <= 0.5
     assert "as many as memory_budget 0.5 GiB allows" in decision(by_memory, "traffic").because
     by_time = for_traffic(STEADY, {"startup_budget": 3}, **sections)
-    assert len(by_time.entries()) * 0.06 + 2 <= 3
+    assert by_time.estimates is not None
+    assert by_time.estimates.seconds.expected <= 3
+    assert "as many as startup_budget 3 s allows" in decision(by_time, "traffic").because
     with pytest.raises(
-        PlanError, match=r"capture.startup_budget: 1 s is the limit, but the fewest sizes need"
+        PlanError, match=r"capture.startup_budget: 0.5 s is the limit, but the fewest sizes need"
     ):
-        for_traffic(STEADY, {"startup_budget": 1}, **sections)
+        for_traffic(STEADY, {"startup_budget": 0.5}, **sections)
 
 
 def test_limits_that_contradict_each_other_are_refused() -> None:
@@ -265,10 +375,37 @@ def test_a_file_of_traffic_that_cannot_be_read_is_an_error_of_its_key(tmp_path: 
         load_deployment(path)
 
 
+def test_a_trace_is_replayed_within_the_limits_that_the_engine_settles_on(tmp_path: Path) -> None:
+    rows = "".join("0,10,9\n" for _ in range(700))
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    path = tmp_path / "deployment.yaml"
+    text = "apiVersion: graphplan/v1\nkind: Deployment\n"
+    text += "device: {name: H200}\ncapture: {policy: traffic, traffic: trace.csv}\n"
+    path.write_text(text)
+    counts = load_deployment(path).capture.histogram
+    assert counts is not None
+    assert max(counts.decode_steps()) == 700  # of the 1024 that run at once by default
+    path.write_text(text + "speculative: {method: dflash, num_speculative_tokens: 15}\n")
+    limited = load_deployment(path).capture.histogram
+    assert limited is not None
+    assert max(limited.decode_steps()) == 512
+
+
+def test_a_deployment_that_the_engine_refuses_still_has_its_traffic_read(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    path.write_text(path.read_text() + "engine: {version: '0.1'}\n")
+    deployment = load_deployment(path)
+    assert deployment.capture.traffic_sha256 == STEADY.digest
+    with pytest.raises(PlanError, match=r"engine.version"):
+        compile_plan(deployment)
+
+
 def test_traffic_that_the_policy_does_not_use_is_not_read_and_listed() -> None:
     plan = compiled("engine", capture={"traffic": "nowhere.csv", "max_graphs": 8})
-    (finding,) = [one for one in plan.findings if one.code == "ignored-settings"]
-    assert finding.message == "without effect on planning: capture.traffic, capture.max_graphs"
+    assert (
+        finding(plan, "ignored-settings").message
+        == "without effect on planning: capture.traffic, capture.max_graphs"
+    )
 
 
 # Properties of all deployments -------------------------------------------------------------------

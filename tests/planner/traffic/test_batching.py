@@ -131,10 +131,55 @@ def test_long_outputs_take_no_longer_than_short_ones() -> None:
     assert sum(run.steps for run in replay(trace, Batching())) == 10_000_000
 
 
+LONGEST = 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("number", "output", "server"),
+    [
+        (50, 10, Batching(chunk=1)),
+        (50, 10, Batching(chunk=9, step_time=0.001, prefill_rate=1)),
+        (20_000, LONGEST, Batching()),
+    ],
+    ids=["chunks of 1", "chunks of 9, slow prefill", "20,000 of the longest"],
+)
+def test_long_prompts_in_small_chunks_are_not_replayed_chunk_by_chunk(
+    number: int, output: int, server: Batching
+) -> None:
+    trace = Trace([second * MS for second in range(number)], [LONGEST] * number, [output] * number)
+    runs = list(replay(trace, server))
+    assert len(runs) <= 3 * number
+    assert sum(run.steps * run.decodes for run in runs) == number * (output - 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 2_000), st.integers(1, 90)), min_size=1, max_size=6
+    ),
+    batchings,
+)
+def test_prefill_in_bulk_is_prefill_step_by_step(rows: list[tuple[int, int, int]], server: Batching) -> None:
+    trace = trace_of(rows)
+    assert unrolled(list(replay(trace, server))) == step_by_step(trace, server)
+
+
+@given(requests, batchings)
+def test_there_are_no_more_runs_than_changes_of_the_batch(
+    rows: list[tuple[int, int, int]], server: Batching
+) -> None:
+    # A request arrives, has its prompt done, and ends.
+    assert len(list(replay(trace_of(rows), server))) <= 3 * len(rows)
+
+
 def test_a_replay_that_takes_too_long_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RUNS", 100)
-    with pytest.raises(ReplayError, match="more than 100 steps; give a part of the trace, or raise --chunk"):
-        list(replay(trace_of([(0, 500, 2)]), Batching(chunk=1)))
+    trace = trace_of([(100 * number, 5, 2) for number in range(60)])
+    with pytest.raises(ReplayError) as caught:
+        list(replay(trace, Batching()))
+    assert str(caught.value) == (
+        "the batch changes more than 100 times, after which 50 of 60 requests have their first token; "
+        "give a part of the trace"
+    )
 
 
 def test_nothing_served_is_an_empty_histogram() -> None:

@@ -29,7 +29,9 @@ def test_a_csv_may_have_its_columns_in_any_order_and_says_its_source() -> None:
     ("row", "what"),
     [
         ("0,1,", "num_tokens: 0 is too small; the smallest value is 1"),
-        ("1,-1,", "count: expected a whole number, found '-1'"),
+        ("1,-1,", "count: -1 is too small; the smallest value is 0"),
+        (f"1,{10**20},", f"count: {10**20} is too large; the largest value is {10**15}"),
+        (f"1,{'9' * 5000},", "count: a number of more than 40 digits is too large; the largest value is"),
         ("1,1,0", "num_reqs: 0 is too small"),
         ("9,1,4", "9 tokens are no decode of 4 requests"),
         (f"9,{10**16},", "count: 10000000000000000 is too large"),

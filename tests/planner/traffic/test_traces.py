@@ -6,6 +6,7 @@ import pytest
 
 from planner.errors import DocumentError
 from planner.traffic import lines, trace
+from planner.traffic.lines import SKIPPING
 from tests.planner.traffic.reading import read, requests
 from tests.planner.traffic.reading import trace as trace_in
 from tests.planner.traffic.texts import AZURE, AZURE_2024, BURSTGPT, MOONCAKE, VIDUR
@@ -55,10 +56,11 @@ MALFORMED = {
     "1066-10-14 09:00:00,374,44": "TIMESTAMP: -28502722800 is too small; the smallest value is 0",
     f"{AZURE_ROW[:-2]}": "GeneratedTokens: expected a whole number, found nothing",
     f"{AZURE_ROW}.5": "GeneratedTokens: expected a whole number, found '44.5'",
-    f"{AZURE_ROW[:-2]}-4": "GeneratedTokens: expected a whole number, found '-4'",
+    f"{AZURE_ROW[:-2]}-4": "GeneratedTokens: -4 is too small; the smallest value is 0",
     f"{AZURE_ROW[:-2]}٤": "GeneratedTokens: expected a whole number, found '٤'",
     f"{AZURE_ROW}000000000": "GeneratedTokens: 44000000000 is too large; the largest value is 10000000",
-    f"{AZURE_ROW[:-2]}{'9' * 5000}": "GeneratedTokens: expected a whole number, found '999",
+    f"{AZURE_ROW[:-2]}{'9' * 5000}": "GeneratedTokens: a number of more than 40 digits is too large; the "
+    "largest value is 10000000",
     '"2023-11-16 18:15:46.68,374,44': "not CSV: unexpected end of data",
 }
 
@@ -69,7 +71,7 @@ def test_a_malformed_row_is_told_with_its_line_and_skipped_only_on_request(row: 
     with pytest.raises(DocumentError) as caught:
         read(text)
     assert str(caught.value).startswith(f"folder/file:5:1: {what}")
-    assert str(caught.value).endswith("; correct it, or skip such rows (--skip-malformed)")
+    assert str(caught.value).endswith(f"; {SKIPPING}")
     found = read(text, skip_malformed=True)
     assert found.skipped == 1
     assert found.first_skipped.startswith(f"line 5: {what}")

@@ -218,7 +218,8 @@ def test_a_tier_that_hides_the_graphs_of_another_is_reported() -> None:
 
 def test_the_number_of_graphs_counts_the_pieces_of_the_model() -> None:
     """vllm-ascend#1168: 67 sizes x 40 layers ran out of streams."""
-    config = HfConfig(facts={"num_hidden_layers": 12}, sha256="")
+    facts = {"num_hidden_layers": 12, "num_attention_heads": 8, "hidden_size": 512}
+    config = HfConfig(facts=facts, sha256="")
     asked = deployment(100, sizes=[100])
     modes = {
         mode: _counted(asked, config, mode)
