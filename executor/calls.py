@@ -30,6 +30,9 @@ MAX_CALLS = 20_000
 
 MAX_RANK = 16
 ALIGNMENT = 512
+VECTOR = 16
+"""Bytes that a kernel loads at once, at most."""
+
 SCRATCH_BYTES = 1 << 34
 """Most memory that the tensors of one call may take."""
 
@@ -93,7 +96,11 @@ def _written(value: Any) -> Json:
         return value
     if isinstance(value, torch.Tensor):
         kind = str(value.dtype).removeprefix("torch.")
-        return {"tensor": [kind, list(value.shape), list(value.stride()), value.device.type == "cpu"]}
+        on_cpu = value.device.type == "cpu"
+        # Kernels that load several elements at once are not chosen for memory that begins between them.
+        offset = 0 if on_cpu or not value.numel() else value.data_ptr() % VECTOR
+        written = [kind, list(value.shape), list(value.stride()), on_cpu]
+        return {"tensor": [*written, offset] if offset else written}
     if isinstance(value, tuple | list):
         return [_written(item) for item in value]
     if isinstance(value, torch.device):
@@ -264,7 +271,9 @@ class Scratch:
         """The same for arguments by name."""
         return {name: self.read(value) for name, value in values.items()}
 
-    def _tensor(self, kind: str, shape: list[int], strides: list[int], on_cpu: bool) -> torch.Tensor:
+    def _tensor(
+        self, kind: str, shape: list[int], strides: list[int], on_cpu: bool, offset: int = 0
+    ) -> torch.Tensor:
         dtype = _TEXT_DTYPES[kind]
         numbers = [*shape, *strides]
         if (
@@ -281,7 +290,10 @@ class Scratch:
             sum((size - 1) * step for size, step in zip(shape, strides, strict=True)) if prod(shape) else -1
         )
         num_bytes = (1 + last) * dtype.itemsize
-        begin, end = self._used, self._used + num_bytes
+        if type(offset) is not int or not 0 <= offset < VECTOR or offset % dtype.itemsize:
+            raise ValueError("no offset")
+        begin = self._used + offset
+        end = begin + num_bytes
         if end > self._limit:
             raise ValueError("larger than allowed")
         self._used = -(-end // ALIGNMENT) * ALIGNMENT

@@ -25,8 +25,10 @@ from executor.dflash import DFlashCudaGraphManager
 from executor.draft_runner import DraftRunner
 from executor.errors import ModelError
 from executor.guide import CaptureOptions
+from executor.inputs.attention import paged_attention
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.manager import CudaGraphManager
+from executor.materialize.warm import Materials, Rebuilding, Rebuilt, Verify, graph_device
 from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
 from executor.models.qwen3 import build_decoder
@@ -70,7 +72,8 @@ class StandIn:
         """Stand-ins by the given configs, else by those that the plan's deployment has.
 
         Raises:
-            ModelError: there is no config, or none that the reference models can be built from.
+            ModelError: there is no config, none that the reference models can be built from, or one of
+                a drafter that the plan has no graphs of.
         """
         written = plan.deployment.model.config
         if model is None and written is None:
@@ -79,6 +82,8 @@ class StandIn:
         drafter = None
         if has_prologue(plan):
             drafter = _drafter(plan, draft, shape)
+        elif draft is not None:
+            raise ModelError("the plan has no graphs of a DFlash drafter; leave --draft out")
         if shrink:
             shape = shape.shrunk()
             drafter = None if drafter is None else drafter.shrunk(shape)
@@ -116,7 +121,7 @@ class FamilyOutcome:
 
     ``restart`` is what the cache knew, None without a cache; ``preloaded`` the calls that loaded kernels
     ahead. ``ready_seconds`` is the time until serving could begin, ``differing`` the entries whose
-    graphs are not those of the record.
+    graphs are not those of the record. ``rebuilding`` is None where graphs were not to be rebuilt.
     """
 
     report: CaptureReport
@@ -125,6 +130,7 @@ class FamilyOutcome:
     preloaded: Preloaded = NOTHING
     ready_seconds: float = 0.0
     differing: tuple[PlanEntry, ...] = ()
+    rebuilding: Rebuilt | None = None
 
     @property
     def wrong(self) -> tuple[Verdict, ...]:
@@ -147,10 +153,16 @@ class Outcome:
 
 @frozen(kw_only=True)
 class Warmth:
-    """How to use a cache: serving begins once ``ready_after`` of the recorded traffic is covered."""
+    """How to use a cache: serving begins once ``ready_after`` of the recorded traffic is covered.
+
+    ``materialize`` keeps the graphs themselves, and rebuilds those that are there; ``verify`` says which
+    of them are compared with eager first.
+    """
 
     cache: SafeCache
     ready_after: float = 1.0
+    materialize: bool = False
+    verify: Verify = "all"
 
 
 def capture_plan(
@@ -176,7 +188,7 @@ def capture_plan(
     families = [
         _capture_part(part, options, verify=verify)
         if warmth is None
-        else _capture_warm(part, options, warmth, circumstances(plan, part, stand_in), verify=verify)
+        else capture_warm(part, options, warmth, circumstances(plan, part, stand_in), verify=verify)
         for part in rig.parts()
     ]
     served = {family.report.family for family in families}
@@ -191,30 +203,39 @@ def _capture_part(part: Part, options: CaptureOptions, *, verify: bool) -> Famil
     )
 
 
-def _capture_warm(
+def capture_warm(
     part: Part, options: CaptureOptions, warmth: Warmth, about: Circumstances, *, verify: bool
 ) -> FamilyOutcome:
+    """Captures a family by what the cache knows, rebuilds graphs that it has, and keeps what is new."""
     manager = part.manager
-    restart = Restart.look_up(warmth.cache, about)
     began = time.perf_counter()
-    preloaded = restart.prepare(manager.device)
-    guide = restart.guide(manager.entries, warmth.ready_after)
-    report = part.capture(options=evolve(options, guide=guide, inspect=True))
+    restart = Restart.look_up(warmth.cache, about)
+    rebuilding = Rebuilding.begin(part.materials(warmth), restart) if warmth.materialize else None
+    restorer = None if rebuilding is None else rebuilding.restorer
+    preloaded = restart.prepare(manager.device, kernels=restorer is None)
+    guide = evolve(restart.guide(manager.entries, warmth.ready_after), restorer=restorer)
+    how = evolve(options, guide=guide, inspect=True, materialize=warmth.materialize)
+    report = part.capture(options=how)
+    if rebuilding is not None:
+        report = rebuilding.proved(report, part.verify, warmth.verify)
     ready_seconds = time.perf_counter() - began
     if report.num_remaining:
         report = manager.capture_more(report.num_remaining)
     verdicts = part.verify() if verify else ()
     differing = restart.differing(report)
-    if not restart.is_warm or differing or any(made.needed_warm_up for made in report.records):
+    learned = not restart.is_warm or differing or any(made.needed_warm_up for made in report.records)
+    if learned or (rebuilding is not None and rebuilding.is_save_due):
         calls = noted(part.create_forward_fn, [made.entry for made in report.captured])
+        graphs = None if rebuilding is None else rebuilding.save(about, calls)
         restart.remember(
             report,
             outputs=output_shapes(manager.output_buffers),
             calls=one_a_kernel(calls, manager.device),
             errors={verdict.entry: verdict.error for verdict in verdicts},
             measured={"pool_bytes": manager.pool.num_bytes},
+            graphs=graphs,
         )
-    return FamilyOutcome(
+    outcome = FamilyOutcome(
         report=report,
         verdicts=verdicts,
         restart=restart,
@@ -222,6 +243,7 @@ def _capture_warm(
         ready_seconds=ready_seconds,
         differing=differing,
     )
+    return outcome if rebuilding is None else evolve(outcome, rebuilding=rebuilding.so_far)
 
 
 def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
@@ -243,12 +265,27 @@ def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
 
 @frozen(kw_only=True)
 class Part:
-    """One family of a rig: how it is captured and verified."""
+    """One family of a rig: how it is captured and verified, and the tensors that its graphs name."""
 
     manager: CudaGraphManager
     create_forward_fn: CreateForward
     capture: Callable[..., CaptureReport]
-    verify: Callable[[], tuple[Verdict, ...]]
+    verify: Callable[..., tuple[Verdict, ...]]
+    static: Callable[[], Mapping[str, torch.Tensor]]
+
+    def materials(self, warmth: Warmth) -> Materials:
+        """What saving and rebuilding this family's graphs needs.
+
+        Raises:
+            CaptureError: graphs are not saved on such a device.
+        """
+        directory = warmth.cache.directory
+        return Materials(
+            manager=self.manager,
+            device=graph_device(self.manager.backend, None if directory is None else directory / "native"),
+            static=self.static,
+            operations=(paged_attention,),
+        )
 
 
 @define(kw_only=True)
@@ -315,13 +352,15 @@ class Rig:
             manager=self.manager,
             create_forward_fn=self.target.create_forward_fn,
             capture=partial(self.manager.capture, self.target.create_forward_fn, "Capturing target"),
-            verify=lambda: verify_entries(
+            verify=partial(
+                verify_entries,
                 self.manager,
                 self.target.create_forward_fn,
                 self.target.fill,
                 self.target.replay_context,
                 self.target.eager,
             ),
+            static=self.target.static_tensors,
         )
         draft = self.draft
         if draft is not None and draft.manager is not None:
@@ -330,7 +369,8 @@ class Rig:
                 manager=manager,
                 create_forward_fn=draft.create_forward_fn,
                 capture=partial(draft.capture, "Capturing draft"),
-                verify=lambda: verify_entries(manager, draft.create_forward_fn, draft.fill),
+                verify=partial(verify_entries, manager, draft.create_forward_fn, draft.fill),
+                static=draft.static_tensors,
             )
 
 

@@ -26,6 +26,7 @@ from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
 from executor.inputs.dummy import random_batch
 from executor.inputs.kv_cache import NULL_BLOCK, PAD_SLOT_ID, KVCacheConfig, PagedKVCache
+from executor.materialize.regions import static_tensors
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
 from executor.parallel import ParallelInfo
 from executor.records import CaptureReport
@@ -113,6 +114,18 @@ class DraftRunner:
     def kv_cache_config(self) -> KVCacheConfig:
         """The config of the cache."""
         return self.kv_cache.config
+
+    def static_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor that the graphs of this family name by its address."""
+        return static_tensors(
+            self.input_buffers.input_ids.device,
+            draft=self.draft,
+            target=self.draft.target,
+            inputs=self.input_buffers,
+            tables=self.block_tables,
+            buffers=self.buffers,
+            cache=self.kv_cache.layers,
+        )
 
     @property
     def causal(self) -> bool:

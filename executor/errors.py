@@ -27,3 +27,9 @@ class CaptureError(ExecutorError):
 
 class ReplayError(ExecutorError):
     """A graph that is asked for and was never captured, or was released."""
+
+
+class RanksError(ExecutorError):
+    """Ranks that were started differently, or one that ended, came late or failed while others waited."""
+
+    exit_code = 3

@@ -37,7 +37,7 @@ class LockStep(Protocol):
         """Called after each attempt and when graphs are ready; returns the error that counts for all."""
 
     def give_up(self, entry: PlanEntry, error: Exception) -> None:
-        """Called ahead of raising ``error``, so that no other rank waits for this one."""
+        """Called ahead of raising ``error`` while warming up, so that no other rank waits for this one."""
 
 
 class GraphRestorer(Protocol):

@@ -23,6 +23,9 @@ from executor.records import CaptureRecord, CaptureReport
 from planner.descriptors import PlanEntry
 from planner.documents.plan import TARGET, Plan
 
+POISON = 0xFF
+"""A byte that makes every floating-point number NaN."""
+
 
 class CudaGraphManager:
     """Graphs of one family of a plan on one device.
@@ -216,6 +219,24 @@ class CudaGraphManager:
         except KeyError:
             raise self._no_graph(desc) from None
         return graphs.replay()
+
+    def kernel_names(self, entry: PlanEntry) -> frozenset[str] | None:
+        """Names of the kernels, or calls, in the graphs of ``entry``; None where they are not known.
+
+        Raises:
+            ReplayError: the entry has no graph.
+        """
+        key = graph_key(self.plan, self.family, entry)
+        if key not in self._graphs:
+            raise self._no_graph(key)
+        known = [recording.kernel_names() for recording in self._graphs[key].recordings]
+        return None if None in known else frozenset().union(*(names for names in known if names))
+
+    def poison(self) -> None:
+        """Overwrites outputs and the pool's memory, whose contents no replay may depend on, with NaN."""
+        for tensor in (*self.output_buffers, *self.backend.memory_of(self.pool)):
+            if tensor.numel():
+                tensor.view(torch.uint8).fill_(POISON)
 
     def count_eager(self) -> None:
         """Counts a step that ran without a graph."""

@@ -30,6 +30,9 @@ CALLS = "aten-calls"
 COMPILED = "torch-compile"
 """Name of the artifact of ``torch.compiler.save_cache_artifacts``."""
 
+GRAPHS = "graphs"
+"""Name of the artifact with the graphs themselves."""
+
 
 @frozen(kw_only=True)
 class Circumstances:
@@ -71,18 +74,25 @@ class Restart:
         """Bytes that pool and graphs took, so that a KV cache is sized without a trial capture."""
         return None if self.record is None else sum(row.num_bytes for row in self.record.entries)
 
-    def prepare(self, device: torch.device) -> Preloaded:
-        """Loads what the capture will need: compiled code into PyTorch's caches, kernels onto ``device``."""
+    def artifact(self, name: str) -> bytes | None:
+        """A file that was kept with the record."""
+        return None if self.record is None else self.cache.get_artifact(self.record.key, name)
+
+    def prepare(self, device: torch.device, *, kernels: bool = True) -> Preloaded:
+        """Loads what the capture will need: compiled code into PyTorch's caches, kernels onto ``device``.
+
+        Graphs that are rebuilt find their ``kernels`` themselves.
+        """
         if self.record is None:
             return NOTHING
-        compiled = self.cache.get_artifact(self.record.key, COMPILED)
+        compiled = self.artifact(COMPILED)
         if compiled is not None:
             with suppress(Exception):  # what PyTorch does not take is compiled again
                 torch.compiler.load_cache_artifacts(compiled)
-        return preload(self._calls(self.record), device)
+        return preload(self._calls(), device) if kernels else NOTHING
 
-    def _calls(self, record: CaptureRecordV1) -> tuple[AtenCall, ...]:
-        content = self.cache.get_artifact(record.key, CALLS)
+    def _calls(self) -> tuple[AtenCall, ...]:
+        content = self.artifact(CALLS)
         if content is None:
             return ()
         try:
@@ -120,14 +130,15 @@ class Restart:
         outputs: tuple[OutputShape, ...],
         calls: Iterable[AtenCall] = (),
         compiled: bool = False,
+        graphs: bytes | None = None,
         errors: Mapping[PlanEntry, float] | None = None,
         measured: Mapping[str, int] | None = None,
     ) -> bool:
         """Keeps a finished capture with the ``calls`` that load its kernels; whether it is stored.
 
         ``compiled`` says that ``torch.compile`` made the model: its artifacts are kept as well, and each
-        entry needs its warm-up. ``errors`` are the errors last seen against eager, ``measured`` further
-        sizes in bytes by their names in ``CaptureRecordV1``.
+        entry needs its warm-up. ``graphs`` is a file of the graphs themselves, ``errors`` are the errors
+        last seen against eager, ``measured`` further sizes in bytes by their names in ``CaptureRecordV1``.
         """
         about = self.about
         record = CaptureRecordV1(
@@ -151,6 +162,8 @@ class Restart:
         artifacts = torch.compiler.save_cache_artifacts() if compiled else None
         if artifacts is not None:
             stored = self.cache.put_artifact(record, COMPILED, artifacts[0]) and stored
+        if graphs is not None:
+            stored = self.cache.put_artifact(record, GRAPHS, graphs) and stored
         return stored
 
 

@@ -6,7 +6,7 @@ stages the batch, dispatches, pads and replays. Source of the order: vLLM 0.33, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -26,6 +26,7 @@ from executor.inputs.dummy import prepare_inputs_to_capture, random_batch
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.inputs.microbatches import Microbatches
 from executor.manager import CudaGraphManager
+from executor.materialize.regions import static_tensors
 from executor.models.qwen3 import Decoder
 from executor.parallel import ParallelInfo
 from planner.batches import Agreement
@@ -200,6 +201,17 @@ class TargetRunner:
             )
 
         return forward
+
+    def static_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor that the graphs of this family name by its address."""
+        return static_tensors(
+            self.buffers.input_ids.device,
+            model=self.model,
+            inputs=self.buffers,
+            tables=self.block_tables,
+            cache=self.kv_cache.layers,
+            microbatches=self._microbatches,
+        )
 
     # Steps
 

@@ -16,7 +16,7 @@ from executor.draft_runner import DraftBatch, DraftRunner
 from executor.errors import InputError
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.kv_cache import NULL_BLOCK
-from executor.runner import TargetRunner
+from executor.runner import StepOutput, TargetRunner
 from planner.modes import CUDAGraphMode
 
 
@@ -174,7 +174,7 @@ class SpeculativeDecoder:
         pool = BlockPool(self.target.kv_cache_config.num_blocks)
         modes: Counter[CUDAGraphMode] = Counter()
         waiting, running = list(reversed(requests)), list[_Request]()
-        while waiting or running:
+        while self.goes_on(bool(waiting or running)):
             self._admit(waiting, running, pool)
             modes[self._step(running)] += 1
             for request in [request for request in running if request.is_finished]:
@@ -186,6 +186,22 @@ class SpeculativeDecoder:
             gaps=tuple(tuple(request.gaps) for request in requests),
             modes=modes,
         )
+
+    # What differs where several ranks decode together
+
+    def goes_on(self, has_work: bool) -> bool:
+        """Whether there is another step, when requests are left (``has_work``) or not."""
+        return has_work
+
+    def run_target(self, batch: ScheduledBatch) -> tuple[StepOutput, int | None]:
+        """A step of the target, and the most requests of any data-parallel rank where there are several."""
+        return self.target.step(batch), None
+
+    def run_draft(self, batch: DraftBatch, aux_hidden_states: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The drafter's proposals for a step of the target."""
+        if self.draft is None:
+            raise InputError("there is no drafter; give the decoder one")
+        return self.draft.step(batch, aux_hidden_states)
 
     def _check(self, request: _Request) -> None:
         length = request.num_prompt + request.most
@@ -221,13 +237,15 @@ class SpeculativeDecoder:
             is_prefilling=tuple(piece.request.is_prefilling for piece in pieces),
             num_drafts=tuple(piece.num_drafts for piece in pieces),
         )
-        output = self.target.step(batch)
+        output, num_reqs_across_dp = self.run_target(batch)
         choices = self._choices(pieces, output.hidden_states)
         rejected = tuple(self._advance(piece, chosen) for piece, chosen in zip(pieces, choices, strict=True))
         if self.draft is not None:
             anchors = tuple(piece.request.tokens[piece.request.num_computed] for piece in pieces)
-            drafting = DraftBatch(step=batch, num_rejected=rejected, anchors=anchors)
-            proposals = self.draft.step(drafting, output.aux_hidden_states).tolist()
+            drafting = DraftBatch(
+                step=batch, num_rejected=rejected, anchors=anchors, num_reqs_across_dp=num_reqs_across_dp
+            )
+            proposals = self.run_draft(drafting, output.aux_hidden_states).tolist()
             for piece, drafts in zip(pieces, proposals, strict=True):
                 piece.request.drafts = () if piece.request.is_prefilling else tuple(drafts)
         return output.mode

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -46,16 +46,21 @@ def verify_entries(
     fill: Fill | None = None,
     context: Context | None = None,
     eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None = None,
+    *,
+    entries: Collection[PlanEntry] | None = None,
+    poison: bool = False,
 ) -> tuple[Verdict, ...]:
-    """A verdict on every captured entry, in capture order.
+    """A verdict on every captured entry, in capture order, or on those of them in ``entries``.
 
     The eager forward runs first and on the same buffers; ``fill`` gives them contents, without it they
     hold what the factory puts there. ``context`` is needed where entries have marked operations.
     ``eager_pieces`` runs a PIECEWISE entry eagerly on the metadata of ``context``: marked operations on
-    other metadata may add up in another order, which shows in types of few bits.
+    other metadata may add up in another order, which shows in types of few bits. With ``poison``, output
+    buffers and the pool's memory hold NaN ahead of the first replay, so that nothing left there helps.
     """
-    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context, eager_pieces)
-    return tuple(check.verdict(entry) for entry in manager.captured_entries)
+    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context, eager_pieces, poison)
+    chosen = manager.captured_entries if entries is None else frozenset(entries)
+    return tuple(check.verdict(entry) for entry in manager.captured_entries if entry in chosen)
 
 
 @frozen
@@ -65,12 +70,15 @@ class _Check:
     fill: Fill
     context: Context
     eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None
+    poison: bool
 
     def verdict(self, entry: PlanEntry) -> Verdict:
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         with torch.no_grad():
             eager = self._outputs(self._eager(desc), desc)
+            if self.poison:
+                self.manager.poison()
             with self.context(desc):
                 first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
                 second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)

@@ -167,6 +167,10 @@ class Backend(ABC):
     def detached(self, tree: Any, pool: GraphPool) -> Any:
         """``tree`` with tensors of the pool as plain addresses, which keep no memory of it in use."""
 
+    def memory_of(self, pool: GraphPool) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """The memory of ``pool`` as bytes, where it is known."""
+        return ()
+
     @abstractmethod
     def synchronize(self) -> None:
         """Waits for the device; errors of what was launched surface here."""

@@ -258,6 +258,14 @@ class CudaBackend(Backend):
         holds = pool.holds() if isinstance(pool, CudaPool) else lambda _: False
         return map_tensors(lambda tensor: _address_of(tensor) if holds(tensor) else tensor, tree)
 
+    def memory_of(self, pool: GraphPool) -> tuple[torch.Tensor, ...]:
+        """The segments of ``pool``."""
+        own = segments(pool.handle, "pool") if isinstance(pool, CudaPool) else ()
+        return tuple(
+            tensor_at(each.start, each.num_bytes, torch.uint8, self.device, (each.num_bytes,), (1,))
+            for each in own
+        )
+
     def synchronize(self) -> None:
         """Waits for all streams of the device."""
         torch.cuda.synchronize(self.device)

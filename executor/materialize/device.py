@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -13,6 +14,9 @@ from executor.backends.cuda_memory import segments
 from executor.errors import CaptureError
 from executor.materialize.driver import GraphDriver
 from executor.materialize.regions import Region
+
+SMALL, LARGE = 1 << 20, 10 << 20
+"""Up to how much PyTorch's allocator shares small segments, and from what size on they are as asked for."""
 
 
 class GraphDevice(ABC):
@@ -25,6 +29,10 @@ class GraphDevice(ABC):
     @abstractmethod
     def stream(self) -> int:
         """The driver's handle of the stream that graphs are recorded on."""
+
+    @abstractmethod
+    def current_stream(self) -> Callable[[], int]:
+        """What tells, at the least cost, the driver's handle of the stream that replays run on."""
 
     @abstractmethod
     def workspaces(self) -> tuple[Region, ...]:
@@ -73,6 +81,10 @@ class CudaDevice(GraphDevice):
         """The driver's handle of the capture stream."""
         return self.backend.stream.cuda_stream
 
+    def current_stream(self) -> Callable[[], int]:
+        """PyTorch's own function, on the index of the device."""
+        return partial(torch._C._cuda_getCurrentRawStream, self.backend.device.index)  # noqa: SLF001
+
     def workspaces(self) -> tuple[Region, ...]:
         """Where cuBLAS keeps its workspace for the capture stream."""
         return self.backend.pin_workspace()
@@ -110,7 +122,7 @@ class CudaDevice(GraphDevice):
         with torch.cuda.stream(self.backend.stream):
             torch._C._cuda_beginAllocateCurrentThreadToPool(index, handle)  # noqa: SLF001 - as MemPool does
             try:
-                address = torch.empty(num_bytes, dtype=torch.uint8, device=pool.device).data_ptr()
+                address = _allocated(num_bytes, pool.device)
             finally:
                 torch._C._cuda_endAllocateToPool(index, handle)  # noqa: SLF001
                 torch._C._cuda_releasePool(index, handle)  # noqa: SLF001
@@ -120,6 +132,22 @@ class CudaDevice(GraphDevice):
     def graph_of(self, recording: Recording) -> int | None:
         """The handle of a graph that PyTorch recorded."""
         return recording.raw_graph() if isinstance(recording, CudaRecording) else None
+
+
+def _allocated(num_bytes: int, device: torch.device) -> int:
+    """The address of memory that the allocator takes from the driver, and keeps.
+
+    For more than 1 MiB it takes at least 20; so less than 10 are taken 1 MiB at a time, if that happens to
+    give one piece.
+    """
+    num_pieces = -(-num_bytes // SMALL)
+    if num_bytes < LARGE:
+        pieces = [torch.empty(SMALL, dtype=torch.uint8, device=device) for _ in range(num_pieces)]
+        first = min(piece.data_ptr() for piece in pieces)
+        if sorted(piece.data_ptr() - first for piece in pieces) == [SMALL * n for n in range(num_pieces)]:
+            return first
+        del pieces
+    return torch.empty(num_bytes, dtype=torch.uint8, device=device).data_ptr()
 
 
 def _cuda(pool: GraphPool) -> CudaPool:

@@ -117,11 +117,11 @@ class GraphCode(Protocol):
 
 
 class CudaDriver(GraphDriver):
-    """The driver of this machine; ``code`` reads and builds."""
+    """The driver behind ``driver``, by default this machine's; ``code`` reads and builds."""
 
-    def __init__(self, code: GraphCode) -> None:
+    def __init__(self, code: GraphCode, driver: ctypes.CDLL | None = None) -> None:
         self._code = code
-        self._library = library()
+        self._library = driver or library()
         self._functions: list[int] = []
         self._launch = self._library.cuGraphLaunch
         self._launch.argtypes = (ctypes.c_void_p, ctypes.c_void_p)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -60,7 +60,7 @@ class KernelSearch:
                 self.missing[number] = f"kernel {kernel.identity.name}: {error}"
 
     def _from_calls(self) -> Sequence[Sequence[int | None]]:
-        calls = calls_from_json(self.header.calls)
+        calls = calls_from_json(list(self.header.calls))
         bench = Bench(device=self.device, pool=self.pool, address=self.address)
         try:
             return handles_from_calls(calls, bench)
@@ -108,7 +108,15 @@ class KernelSearch:
         if place is None or handle is None:
             return "the entry that it comes from could not be captured"
         fresh = self.device.driver.read(handle)
-        difference = difference_of(self.graph(place), fresh, self.starts, self.header.num_static)
+        wanted = {
+            index
+            for index, kernel in enumerate(self.header.kernels)
+            if kernel.entry is not None and (kernel.entry.entry, kernel.entry.graph) == (number, graph)
+        }
+        try:
+            difference = difference_of(self.graph(place), fresh, self.starts, self.header.num_static, wanted)
+        except ValueError as error:
+            return f"its entry's words are damaged: {error}"
         if difference:
             return difference
         known = self.device.driver.functions
@@ -116,32 +124,41 @@ class KernelSearch:
 
 
 def difference_of(
-    saved: Relocation, fresh: torch.Tensor, starts: torch.Tensor, num_static: int
+    saved: Relocation, fresh: torch.Tensor, starts: torch.Tensor, num_static: int, wanted: Collection[int]
 ) -> str | None:
     """How a graph that was captured here differs from the saved one, but for where its memory lies.
 
-    Addresses in the pool are not compared: its memory is handed out in another order.
+    Nodes, launches and the order of kernels have to be the same, and the parameters of the ``wanted``
+    kernels. Addresses in the pool are not compared, as its memory is handed out in another order, nor are
+    parameters of other kernels, which have gaps with whatever lay there.
     """
     here = saved.at(starts)
     if len(here) != len(fresh):
         return "its entry is recorded with other nodes here"
-    ignored = torch.zeros(len(fresh), dtype=torch.bool)
-    ignored[saved.positions[saved.regions >= num_static]] = True
-    if _kernel_order(here, ignored) != _kernel_order(fresh, ignored):
+    compared = torch.ones(len(fresh), dtype=torch.bool)
+    if _kernel_order(here, wanted, compared) != _kernel_order(fresh, (), compared):
         return "its entry is recorded with other kernels here"
+    compared[saved.positions[saved.regions >= num_static]] = False
+    compared[saved.volatile] = False
     return (
-        "its entry is launched with other numbers here" if bool(((here != fresh) & ~ignored).any()) else None
+        "its entry is launched with other numbers here" if bool(((here != fresh) & compared).any()) else None
     )
 
 
-def _kernel_order(words: torch.Tensor, ignored: torch.Tensor) -> list[int]:
-    """The kernels by the order of first use, whatever their numbers are, which are then ignored."""
+def _kernel_order(words: torch.Tensor, wanted: Collection[int], compared: torch.Tensor) -> list[int]:
+    """The kernels by the order of first use, whatever their numbers are.
+
+    Unmarks in ``compared`` the numbers, and the parameters of kernels that are not ``wanted``, if any are.
+    """
     seen: dict[int, int] = {}
     order = []
     for node in nodes_of(words):
         if node.function is not None:
-            ignored[node.start + 1] = True
+            compared[node.start + 1] = False
             order.append(seen.setdefault(node.function, len(seen)))
+        if wanted and node.function not in wanted:
+            for start, end in node.payload:
+                compared[start:end] = False
     return order
 
 

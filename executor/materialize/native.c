@@ -13,6 +13,7 @@ enum { GRAPH_HEAD = 2, NODE_HEAD = 1, KERNEL_HEAD = 7, MEMCPY_WORDS = 25, MEMSET
 enum { FIRST_ATTRIBUTE = 1, LAST_ATTRIBUTE = 14 };
 enum { END = 0, BUFFER = 1, BUFFER_SIZE = 2 };
 enum { NO_ROOM = -1, NOT_THERE = -2, DAMAGED = -3 };
+enum { OUT_OF_MEMORY = 2 }; /* as the driver says it */
 
 typedef struct {
     void *function;
@@ -229,10 +230,12 @@ static int read_edges(void *graph, Words *out, void **nodes, size_t num_nodes, s
     void **from = malloc(2 * count * sizeof *from);
     uint64_t *data = calloc(count, sizeof *data);
     Numbered *numbered = malloc((num_nodes + 1) * sizeof *numbered);
-    for (size_t i = 0; i < num_nodes; i++)
-        numbered[i] = (Numbered){nodes[i], i};
-    qsort(numbered, num_nodes, sizeof *numbered, by_node);
-    error = get_edges(graph, from, from + count, data, num_edges);
+    error = from && data && numbered ? get_edges(graph, from, from + count, data, num_edges) : OUT_OF_MEMORY;
+    if (!error) {
+        for (size_t i = 0; i < num_nodes; i++)
+            numbered[i] = (Numbered){nodes[i], i};
+        qsort(numbered, num_nodes, sizeof *numbered, by_node);
+    }
     uint64_t *at = take(out, 2 * count);
     for (size_t i = 0; !error && at && i < count; i++) {
         at[2 * i] =
@@ -253,7 +256,7 @@ long gp_read(void *graph, uint64_t *words, long room, uint64_t *functions, long 
     if (error)
         return 1000000000L + error;
     void **nodes = malloc((num_nodes + 1) * sizeof *nodes);
-    error = num_nodes ? get_nodes(graph, nodes, &num_nodes) : 0;
+    error = !nodes ? OUT_OF_MEMORY : num_nodes ? get_nodes(graph, nodes, &num_nodes) : 0;
     uint64_t *head = take(&out, GRAPH_HEAD);
     for (size_t i = 0; !error && i < num_nodes; i++)
         error = read_node(nodes[i], &out, functions, num_functions, function_room);
@@ -282,7 +285,8 @@ static int build_kernel(void **node, void *graph, uint64_t *at, long length, con
     int error = add_kernel(node, graph, NULL, 0, &kernel);
     at += KERNEL_HEAD + params;
     for (long i = 0; !error && i < num_attributes; i++, at += ATTRIBUTE_WORDS)
-        error = set_attribute(*node, (int)at[0], at + 1);
+        error = at[0] < FIRST_ATTRIBUTE || at[0] > LAST_ATTRIBUTE ? DAMAGED
+                                                                  : set_attribute(*node, (int)at[0], at + 1);
     return error;
 }
 
@@ -308,7 +312,7 @@ static int build_edges(void *graph, const uint64_t *at, void **nodes, long num_n
         return 0;
     void **from = malloc(2 * count * sizeof *from);
     uint64_t *data = malloc(count * sizeof *data);
-    int error = 0, plain = 1;
+    int error = from && data ? 0 : OUT_OF_MEMORY, plain = 1;
     for (long i = 0; !error && i < count; i++) {
         uint32_t source = (uint32_t)at[2 * i], target = at[2 * i] >> 32;
         if (source >= num_nodes || target >= num_nodes) {
@@ -342,7 +346,7 @@ int gp_build(
         return DAMAGED;
     long num_nodes = words[0], num_edges = words[1], at = GRAPH_HEAD;
     void *graph = NULL, *context = NULL, **nodes = malloc((num_nodes + 1) * sizeof *nodes);
-    int error = current_context(&context);
+    int error = nodes ? current_context(&context) : OUT_OF_MEMORY;
     if (!error)
         error = create(&graph, 0);
     for (long i = 0; !error && i < num_nodes; i++) {

@@ -34,8 +34,8 @@ class NativeError(CaptureError):
 class NativeCode:
     """Reads and builds graphs in C."""
 
-    def __init__(self, folder: Path) -> None:
-        """Builds the library into ``folder`` unless it is there.
+    def __init__(self, folder: Path, driver: ctypes.CDLL | None = None) -> None:
+        """Builds the library into ``folder`` unless it is there; ``driver`` is by default the real one.
 
         Raises:
             NativeError: there is no compiler, or the driver is too old.
@@ -43,7 +43,7 @@ class NativeCode:
         self._code = ctypes.CDLL(str(built(folder)))
         self._seconds = (ctypes.c_double * 2)()
         self._code.gp_read.restype = ctypes.c_long
-        name = library()._name  # noqa: SLF001 - ctypes has no other name for it
+        name = (driver or library())._name  # noqa: SLF001 - ctypes has no other name for it
         if self._code.gp_open(name.encode()):
             raise NativeError("the CUDA driver lacks a function; its version is older than 12.4")
 

@@ -162,10 +162,7 @@ class PlainCode:
         """
         began = time.perf_counter()
         graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
-        try:
-            nodes = list(nodes_of(words))
-        except ValueError as error:
-            raise CaptureError(f"building a graph: the graph's words are damaged: {error}") from None
+        nodes = _checked(words)
         values = [word & (2 * _SIGN - 1) for word in words.tolist()]
         self._call("cuGraphCreate", ctypes.byref(graph), 0)
         try:
@@ -235,6 +232,20 @@ class PlainCode:
         error = getattr(self._driver, name)(*arguments)
         if error:
             raise CaptureError(f"the CUDA driver answers {error} to {name}")
+
+
+def _checked(words: torch.Tensor) -> list[NodeWords]:
+    """The nodes of words that a graph can be built from."""
+    try:
+        nodes = list(nodes_of(words))
+    except ValueError as error:
+        raise CaptureError(f"building a graph: the graph's words are damaged: {error}") from None
+    for node in nodes:
+        if node.kind not in (KERNEL, MEMCPY, MEMSET, EMPTY) or any(
+            number not in ATTRIBUTES for number in node.attributes
+        ):
+            raise CaptureError("building a graph: the graph's words are damaged: a node of an unknown kind")
+    return nodes
 
 
 def _packed(params: KernelParams) -> bytes | None:

@@ -83,14 +83,16 @@ class Bench:
             recorder.abort()
             return None
         graph = self.device.graph_of(recording)
-        words = None if graph is None else driver.read(graph)
-        recording.release()
+        try:
+            words = None if graph is None else driver.read(graph)
+        finally:
+            recording.release()
         if words is None:
             return None
         functions = [node.function for node in nodes_of(words)]
         if ends and len(functions) != ends[-1]:
             return None
-        starts = [0, *ends[:-1]]
+        starts = [0, *ends[:-1]] if ends else []
         return [
             [None if each is None else driver.functions[each] for each in functions[start:end]]
             for start, end in zip(starts, ends, strict=True)

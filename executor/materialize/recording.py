@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from attrs import define
 
 from executor.backends.base import Digests, GraphPool, Recording
 from executor.errors import ReplayError
-from executor.materialize.driver import GraphDriver
+from executor.materialize.device import GraphDevice
 
 
 @define(eq=False)
@@ -19,7 +18,7 @@ class RestoredRecording(Recording):
     executable: int | None
     nodes: int
     pool: GraphPool
-    driver: GraphDriver
+    device: GraphDevice
 
     def __attrs_post_init__(self) -> None:
         self.pool.joined()
@@ -33,15 +32,14 @@ class RestoredRecording(Recording):
         """Launches the graph on the current stream."""
         if self.executable is None:
             raise ReplayError("the graph was released; capture it again")
-        self.driver.launch(self.executable, torch.cuda.current_stream(self.pool.device).cuda_stream)
+        self.launcher()()
 
     def launcher(self) -> Callable[[], None]:
         """The same without looking whether the graph is still there."""
         if self.executable is None:
             return self.replay
-        launch, executable = self.driver.launch, self.executable
-        device, stream_of = self.pool.device.index, torch._C._cuda_getCurrentRawStream  # noqa: SLF001
-        return lambda: launch(executable, stream_of(device))
+        launch, executable, stream = self.device.driver.launch, self.executable, self.device.current_stream()
+        return lambda: launch(executable, stream())
 
     def digests(self) -> Digests | None:
         """Unknown: the graph that was built is not kept beside the executable one."""
@@ -50,6 +48,6 @@ class RestoredRecording(Recording):
     def release(self) -> None:
         """Destroys the graph."""
         if self.executable is not None:
-            self.driver.destroy(self.executable)
+            self.device.driver.destroy(self.executable)
             self.executable = None
             self.pool.left()

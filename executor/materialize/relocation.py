@@ -25,11 +25,16 @@ class NotRestorableError(CaptureError):
 
 @frozen(eq=False)
 class Relocation:
-    """A graph whose addresses are offsets at ``positions``, counted from the start of ``regions``."""
+    """A graph whose addresses are offsets at ``positions``, counted from the start of ``regions``.
+
+    ``volatile`` are words that are no addresses, some bytes of which had another value when the graph was
+    recorded again: gaps between parameters, which hold whatever lay there before. Those bytes are zero.
+    """
 
     words: torch.Tensor
     positions: torch.Tensor
     regions: torch.Tensor
+    volatile: torch.Tensor
 
     def at(self, starts: torch.Tensor) -> torch.Tensor:
         """The words for regions that begin at ``starts``."""
@@ -73,14 +78,20 @@ def relocated(first: torch.Tensor, second: torch.Tensor, places: Places, names: 
     one, other = places.first.find(first), places.second.find(second)
     in_static = (one >= 0) & (one < places.num_static)
     moved = (one >= places.num_static) & (other >= places.num_static)
+    exchanged = payload & ~same & ~moved & (one >= 0) & (other >= 0)
+    _refuse(exchanged, nodes, names, "was given another tensor when it was recorded again")
     pointers = payload & ((same & in_static) | (~same & moved))
-    _refuse(payload & ~same & ~moved, nodes, names, "was given other numbers when it was recorded again")
-    _refuse_foreign(payload & same & (one < 0), first, nodes, names, places)
+    foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
+    _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)
     positions = pointers.nonzero().flatten()
     regions = one[positions]
     words = first.clone()
     words[positions] -= places.first.starts()[regions]
-    return Relocation(words, positions, regions)
+    volatile = (payload & ~same & ~moved).nonzero().flatten()
+    same_bytes = first.view(torch.uint8) == second.view(torch.uint8)
+    kept = words.view(torch.uint8) * same_bytes
+    words[volatile] = kept.view(torch.int64)[volatile]
+    return Relocation(words, positions, regions, volatile)
 
 
 def _refuse_foreign(

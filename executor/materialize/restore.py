@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from executor.backends.base import GraphPool
 from executor.backends.cuda_memory import tensor_at
@@ -30,6 +30,9 @@ from executor.materialize.words import nodes_of
 from executor.pieces import EntryGraphs, MarkedCall
 from planner.descriptors import PlanEntry
 
+_MISREAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RuntimeError)
+"""What reading a row raises that is not what was written, endless recursion included."""
+
 
 @frozen(kw_only=True)
 class RestoreTimes:
@@ -41,6 +44,15 @@ class RestoreTimes:
     patching: float = 0.0
     building: float = 0.0
     instantiating: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(self.as_json().values())
+
+    def as_json(self) -> dict[str, float]:
+        """The parts by name."""
+        return asdict(self)
 
 
 @define(kw_only=True)
@@ -91,6 +103,20 @@ class Restorer:
         captured: Mapping[PlanEntry, EntryGraphs],
     ) -> dict[PlanEntry, EntryGraphs]:
         """The graphs of ``entries`` as far as they can be rebuilt; ``captured`` are those of the loaders."""
+        pool.joined()  # or the pool would go with the recording that kernels are found in
+        try:
+            return self._restored(entries, pool, outputs, captured)
+        finally:
+            pool.left()
+            self._graphs = ()
+
+    def _restored(
+        self,
+        entries: Iterable[PlanEntry],
+        pool: GraphPool,
+        outputs: Sequence[torch.Tensor],
+        captured: Mapping[PlanEntry, EntryGraphs],
+    ) -> dict[PlanEntry, EntryGraphs]:
         began = time.perf_counter()
         regions, absent = self._regions(outputs)
         starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
@@ -98,7 +124,7 @@ class Restorer:
             header=self.saved.header,
             device=self.device,
             pool=pool,
-            address=self._claimed[0].start if self._claimed else 0,
+            address=next((region.start for region in reversed(regions) if region.start), 0),
             captured=captured,
             graph=lambda number: self._graphs[number].result(),
             starts=starts,
@@ -118,9 +144,7 @@ class Restorer:
             operations={operation.name: operation.run for operation in map(operation_of, self.operations)},
         )
         self.times = evolve(self.times, kernels=time.perf_counter() - began)
-        found = self._built(site, entries)
-        self._graphs = ()
-        return found
+        return self._built(site, entries)
 
     def _regions(self, outputs: Sequence[torch.Tensor]) -> tuple[list[Region], dict[int, str]]:
         """Where each saved region lies here, and why some do not."""
@@ -196,7 +220,7 @@ class _Site:
                 else:
                     steps.append(self._call(step))
             outputs = decoded(row.outputs, self._output)
-        except (CaptureError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except (CaptureError, *_MISREAD) as error:
             for recording in recordings:
                 recording.release()
             known = isinstance(error, CaptureError)
@@ -220,7 +244,7 @@ class _Site:
         self.patching += time.perf_counter() - waited
         executable = self.device.driver.build(words, self.functions)
         return RestoredRecording(
-            executable, self.saved.header.graphs[number].num_nodes, self.pool, self.device.driver
+            executable, self.saved.header.graphs[number].num_nodes, self.pool, self.device
         )
 
     def _call(self, step: Any) -> MarkedCall:
@@ -237,11 +261,14 @@ class _Site:
         region, dtype = self.regions[number], getattr(torch, kind)
         last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
         num_bytes = (last + 1) * dtype.itemsize
-        if offset < 0 or min((*shape, *strides), default=1) < 0 or offset + num_bytes > region.num_bytes:
+        is_within = offset >= 0 and offset + num_bytes <= region.num_bytes
+        if not is_within or offset % dtype.itemsize or min((*shape, *strides), default=1) < 0:
             raise RefusedError(f"{region.name}: a tensor beyond its end")
         return tensor_at(region.start + offset, num_bytes, dtype, self.pool.device, shape, strides)
 
     def _output(self, data: Any) -> torch.Tensor:
         index, rows = data
         buffer: torch.Tensor = self.outputs[index]
+        if rows is not None and not 0 <= rows <= len(buffer):
+            raise RefusedError(f"output.{index}: {rows} rows of {len(buffer)}")
         return buffer if rows is None else buffer[:rows]

@@ -1,8 +1,7 @@
 """Saving the graphs of a captured family, so that another process rebuilds them.
 
-Every entry is recorded once more with the pool at another address, which tells addresses from numbers
-and, on the way, notes the ATen calls that launch its kernels. What speaks against rebuilding an entry
-is kept in its place: it is captured wherever the file is used.
+Every entry is recorded once more with the pool at another address, which tells addresses from numbers.
+What speaks against rebuilding an entry is kept in its place: it is captured wherever the file is used.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import torch
 from attrs import define, evolve, field, frozen
 
 from executor.backends.base import GraphPool, Recording
-from executor.calls import AtenCall, CallLog
+from executor.calls import AtenCall
 from executor.errors import CaptureError
 from executor.manager import CudaGraphManager
 from executor.materialize.device import GraphDevice
@@ -37,6 +36,9 @@ from executor.pieces import EntryGraphs, MarkedCall
 from planner.descriptors import PlanEntry
 from planner.documents.data import entry_data
 
+ATTEMPTS = 2
+"""How often an entry is recorded twice until its recordings agree."""
+
 
 @frozen(kw_only=True)
 class Saving:
@@ -52,8 +54,11 @@ def save(
     static: Mapping[str, torch.Tensor],
     device: GraphDevice,
     about: Mapping[str, str],
+    calls: Sequence[AtenCall] = (),
 ) -> Saving:
     """The graphs that ``manager`` captured, as a file; ``static`` are all tensors that they may name.
+
+    ``calls`` are the ATen calls of the forwards, among which the kernels are looked for.
 
     While this runs, the pool's memory and the graphs are there twice.
 
@@ -62,7 +67,7 @@ def save(
     """
     if not manager.captured_entries:
         raise CaptureError(f"{manager.family}: no graphs to save; capture them first")
-    return _Save(manager=manager, device=device, static=static).run(about)
+    return _Save(manager=manager, device=device, static=static, noted=calls).run(about)
 
 
 @define(kw_only=True)
@@ -70,7 +75,7 @@ class _Save:
     manager: CudaGraphManager
     device: GraphDevice
     static: Mapping[str, torch.Tensor]
-    log: CallLog = field(factory=CallLog)
+    noted: Sequence[AtenCall]
     graphs: dict[tuple[int, int], Relocation] = field(factory=dict)
     twins: list[EntryGraphs] = field(factory=list)
 
@@ -81,7 +86,7 @@ class _Save:
             with torch.no_grad(), self.device.backend.session():
                 recorded = [self._twice(entry, twin) for entry in entries]
                 places = self._places(twin)
-                saved = [self._entry(number, *pair, places) for number, pair in enumerate(recorded)]
+                saved = [self._entry(number, *pair, places, twin) for number, pair in enumerate(recorded)]
                 calls, kernels = self._kernels(places)
         finally:
             for graphs in self.twins:
@@ -91,8 +96,7 @@ class _Save:
     # Recording
 
     def _twice(self, entry: PlanEntry, twin: GraphPool) -> tuple[PlanEntry, EntryGraphs]:
-        with self.log:
-            graphs = self.manager.record_twin(entry, twin)
+        graphs = self.manager.record_twin(entry, twin)
         self.twins.append(graphs)
         return entry, graphs
 
@@ -115,20 +119,45 @@ class _Save:
 
     # Entries
 
-    def _entry(self, number: int, entry: PlanEntry, twin: EntryGraphs, places: Places) -> SavedEntry:
-        fields = entry_data(entry)
-        own = self.manager.graphs_of(entry)
-        try:
-            if len(own.recordings) != len(twin.recordings):
-                raise NotRestorableError("recorded twice, the entry was cut into other pieces")
-            for index, pair in enumerate(zip(own.recordings, twin.recordings, strict=True)):
-                self.graphs[number, index] = self._graph(*pair, places)
-            steps = [self._step(part, places) for part in own.parts()]
-            outputs = encoded(own.outputs, self._output)
-        except (NotRestorableError, TypeError, ValueError) as error:
-            self.graphs = {key: graph for key, graph in self.graphs.items() if key[0] != number}
-            return SavedEntry(fields=fields, obstacle=str(error))
-        return SavedEntry(fields=fields, steps=steps, outputs=outputs)
+    def _entry(
+        self, number: int, entry: PlanEntry, twin: EntryGraphs, places: Places, twin_pool: GraphPool
+    ) -> SavedEntry:
+        pair: tuple[EntryGraphs, EntryGraphs] | None = self.manager.graphs_of(entry), twin
+        why = ""
+        for _ in range(ATTEMPTS):
+            if pair is None:
+                break
+            try:
+                return self._saved(number, entry, *pair, places)
+            except (NotRestorableError, TypeError, ValueError) as error:
+                why = str(error)
+                self.graphs = {key: graph for key, graph in self.graphs.items() if key[0] != number}
+            pair = self._back_to_back(entry, twin_pool)
+        return SavedEntry(fields=entry_data(entry), obstacle=why)
+
+    def _saved(
+        self, number: int, entry: PlanEntry, own: EntryGraphs, twin: EntryGraphs, places: Places
+    ) -> SavedEntry:
+        if len(own.recordings) != len(twin.recordings):
+            raise NotRestorableError("recorded twice, the entry was cut into other pieces")
+        for index, pair in enumerate(zip(own.recordings, twin.recordings, strict=True)):
+            self.graphs[number, index] = self._graph(*pair, places)
+        return SavedEntry(
+            fields=entry_data(entry),
+            steps=[self._step(part, places) for part in own.parts()],
+            outputs=encoded(own.outputs, self._output),
+        )
+
+    def _back_to_back(self, entry: PlanEntry, twin_pool: GraphPool) -> tuple[EntryGraphs, EntryGraphs] | None:
+        """The entry recorded into both pools right one after the other; None if the pools grew by it.
+
+        What lies in gaps between parameters then differs less than between recordings at other times.
+        """
+        pools = self.manager.pool, twin_pool
+        before = [self.device.pool_regions(pool) for pool in pools]
+        own, twin = (self.manager.record_twin(entry, pool) for pool in pools)
+        self.twins += [own, twin]
+        return (own, twin) if before == [self.device.pool_regions(pool) for pool in pools] else None
 
     def _graph(self, own: Recording, twin: Recording, places: Places) -> Relocation:
         driver = self.device.driver
@@ -169,12 +198,9 @@ class _Save:
         functions = {key: _functions(graph.words) for key, graph in self.graphs.items()}
         used = sorted({each for row in functions.values() for each in row if each is not None})
         handles = {self.device.driver.functions[number]: number for number in used}
-        bench = Bench(
-            device=self.device,
-            pool=self.manager.pool,
-            address=places.first.regions[places.num_static].start,
-        )
-        calls, by_call = recipes_from_calls(handles, self.log.calls, bench)
+        regions = places.first.regions
+        bench = Bench(device=self.device, pool=self.manager.pool, address=regions[-1].start if regions else 0)
+        calls, by_call = recipes_from_calls(handles, self.noted, bench)
         lost = [number for handle, number in handles.items() if handle not in by_call]
         by_entry = recipes_from_entries(lost, functions)
         return calls, {
@@ -203,14 +229,18 @@ class _Save:
         numbers = {function: number for number, function in enumerate(kernels)}
         order = sorted(self.graphs)
         blocks, graphs = [], []
+        loaders = {kernel.entry.entry for kernel in kernels.values() if kernel.entry is not None}
         for key in order:
             graph = _renumbered(self.graphs[key], numbers)
+            if key[0] not in loaders:  # nobody compares it with a recording
+                graph = evolve(graph, volatile=graph.volatile[:0])
             block = block_of(graph)
             blocks.append(block)
             graphs.append(
                 SavedGraph(
                     num_words=len(graph.words),
                     num_addresses=len(graph.positions),
+                    num_volatile=len(graph.volatile),
                     num_nodes=int(graph.words[0]),
                     num_bytes=len(block),
                 )

@@ -27,11 +27,17 @@ from planner.documents.data import entry_data
 
 MAGIC = b"gpgraph1"
 MAX_HEADER = 1 << 26
-MAX_WORDS = 1 << 24
-"""Most words of one graph: 128 MiB, far more than any forward takes."""
+MAX_WORDS = 1 << 26
+"""Most words of all graphs: 512 MiB, far more than any family takes."""
+
+MAX_BYTES = 1 << 48
+"""Most bytes of a region: what an address of today's machines can tell apart."""
+
+MAX_SHARED = 1 << 31
+"""Shared memory is less than what a C ``int`` holds."""
 
 _DIGEST = 32
-_WORD, _POSITION, _REGION = 8, 4, 4
+_WORD, _NUMBER = 8, 4
 
 
 class DamagedError(CaptureError):
@@ -59,10 +65,11 @@ class SavedRegion:
 
 @frozen(kw_only=True)
 class SavedGraph:
-    """How many words and addresses the block of a graph has, and how many bytes it takes."""
+    """How many words, addresses and volatile words the block of a graph has, and how many bytes it takes."""
 
     num_words: int
     num_addresses: int
+    num_volatile: int
     num_nodes: int
     num_bytes: int
 
@@ -94,8 +101,15 @@ class SavedHeader:
 
 
 def key_of(fields: Mapping[str, Any]) -> str:
-    """What entries are found by."""
-    return json.dumps(fields, sort_keys=True)
+    """What entries are found by.
+
+    Raises:
+        DamagedError: they are nested too deeply to be those of an entry.
+    """
+    try:
+        return json.dumps(fields, sort_keys=True)
+    except RecursionError:
+        raise DamagedError("an entry of the file of graphs is nested too deeply") from None
 
 
 def packed(header: SavedHeader, blocks: Sequence[bytes]) -> bytes:
@@ -107,7 +121,8 @@ def packed(header: SavedHeader, blocks: Sequence[bytes]) -> bytes:
 
 def block_of(graph: Relocation) -> bytes:
     """The compressed block of one graph."""
-    parts = (graph.words, graph.positions.to(torch.int32), graph.regions.to(torch.int32))
+    numbers = (graph.positions, graph.regions, graph.volatile)
+    parts = (graph.words, *(each.to(torch.int32) for each in numbers))
     return zlib.compress(b"".join(ctypes.string_at(part.data_ptr(), part.nbytes) for part in parts), 1)
 
 
@@ -137,32 +152,28 @@ class SavedCapture:
             DamagedError: its block is not what the header says.
         """
         about = self.header.graphs[number]
-        sizes = (about.num_words * _WORD, about.num_addresses * _POSITION, about.num_addresses * _REGION)
+        counts = (about.num_addresses, about.num_addresses, about.num_volatile)
+        size = about.num_words * _WORD + sum(counts) * _NUMBER
         block = self.content[self.starts[number] : self.starts[number] + about.num_bytes]
-        unpacker = zlib.decompressobj()
         try:
-            raw = bytearray(unpacker.decompress(block, sum(sizes) + 1))
+            raw = bytearray(zlib.decompressobj().decompress(block, size + 1))
         except zlib.error as error:
             raise DamagedError(f"graph {number}: {error}") from None
-        if len(raw) != sum(sizes):
-            raise DamagedError(f"graph {number}: {len(raw)} bytes instead of {sum(sizes)}")
+        if len(raw) != size:
+            raise DamagedError(f"graph {number}: {len(raw)} bytes instead of {size}")
         words = torch.frombuffer(raw, dtype=torch.int64, count=about.num_words)
-        if not about.num_addresses:
-            empty = torch.empty(0, dtype=torch.int64)
-            return Relocation(words, empty, empty)
-        numbers = torch.frombuffer(raw, dtype=torch.int32, count=2 * about.num_addresses, offset=sizes[0]).to(
-            torch.int64
-        )
-        positions, regions = numbers[: about.num_addresses], numbers[about.num_addresses :]
-        within = (
-            int(positions.min()) >= 0
-            and int(positions.max()) < about.num_words
-            and int(regions.min()) >= 0
-            and int(regions.max()) < len(self.header.regions)
-        )
-        if not within:
-            raise DamagedError(f"graph {number}: addresses beyond its words or regions")
-        return Relocation(words, positions, regions)
+        numbers = torch.empty(0, dtype=torch.int64)
+        if sum(counts):
+            numbers = torch.frombuffer(raw, dtype=torch.int32, offset=about.num_words * _WORD).long()
+        positions, regions, volatile = numbers.split(counts)
+        for each, limit in (
+            (positions, about.num_words),
+            (regions, len(self.header.regions)),
+            (volatile, about.num_words),
+        ):
+            if len(each) and not 0 <= int(each.min()) <= int(each.max()) < limit:
+                raise DamagedError(f"graph {number}: addresses beyond its words or regions")
+        return Relocation(words, positions, regions, volatile)
 
 
 def unpacked(content: bytes) -> SavedCapture:
@@ -182,19 +193,29 @@ def unpacked(content: bytes) -> SavedCapture:
     if size > MAX_HEADER or at > len(view):
         raise DamagedError("the file of graphs has a header beyond its end")
     header = _header(bytes(view[start + 8 : at]))
-    if [region.name for region in header.regions[header.num_static :]] != [
-        f"pool:{number}" for number in range(len(header.regions) - header.num_static)
-    ]:
-        raise DamagedError("the file's regions are not what this version writes")
-    starts = []
+    _check_regions(header)
+    if any(not 0 <= kernel.dynamic_shared < MAX_SHARED for kernel in header.kernels):
+        raise DamagedError("a kernel with more shared memory than there is")
+    starts, num_words = [], 0
     for graph in header.graphs:
         starts.append(at)
         at += graph.num_bytes
-        if graph.num_bytes < 1 or not 2 <= graph.num_words <= MAX_WORDS or at > len(view):
+        num_words += graph.num_words
+        if graph.num_bytes < 1 or graph.num_words < 2 or num_words > MAX_WORDS or at > len(view):
             raise DamagedError("the file of graphs ends before its graphs do")
-        if not 0 <= graph.num_addresses <= graph.num_words:
+        if any(not 0 <= count <= graph.num_words for count in (graph.num_addresses, graph.num_volatile)):
             raise DamagedError("a graph with more addresses than words")
     return SavedCapture(header, view, tuple(starts))
+
+
+def _check_regions(header: SavedHeader) -> None:
+    names = [region.name for region in header.regions[max(header.num_static, 0) :]]
+    if len(names) != len(header.regions) - header.num_static or names != [
+        f"pool:{number}" for number in range(len(names))
+    ]:
+        raise DamagedError("the file's regions are not what this version writes")
+    if any(not 0 < region.num_bytes < MAX_BYTES for region in header.regions):
+        raise DamagedError("a region of a size that cannot be")
 
 
 def _header(text: bytes) -> SavedHeader:

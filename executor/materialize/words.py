@@ -46,6 +46,8 @@ HOST, DEVICE, ARRAY = 1, 2, 3
 _MEMORY_TYPES = (4, 15)
 """Words of a memcpy's body with the type of its source's and its target's memory."""
 
+_BODY_WORDS = {MEMCPY: MEMCPY_WORDS, MEMSET: MEMSET_WORDS, EMPTY: 0}
+
 
 @frozen
 class NodeWords:
@@ -79,6 +81,8 @@ def nodes_of(words: torch.Tensor) -> Iterator[NodeWords]:
     if len(values) < GRAPH_HEAD:
         raise ValueError("no graph")
     at = GRAPH_HEAD
+    if values[0] < 0:
+        raise ValueError("a number of nodes that cannot be")
     for _ in range(values[0]):
         length = values[at] >> 32 if at < len(values) else 0
         if length < NODE_HEAD or at + length > len(values):
@@ -91,13 +95,15 @@ def nodes_of(words: torch.Tensor) -> Iterator[NodeWords]:
 
 def _node(values: list[int], at: int, length: int) -> NodeWords:
     kind = values[at] & 0xFFFFFFFF
+    if length - NODE_HEAD != _BODY_WORDS.get(kind, length - NODE_HEAD):
+        raise ValueError("a node of another length than its kind has")
     if kind != KERNEL:
         return NodeWords(kind, at, length, ((at + NODE_HEAD, at + length),))
     if length < KERNEL_HEAD:
         raise ValueError("a kernel without its launch")
     num_attributes = values[at + 5] >> 32
     first = at + KERNEL_HEAD + ((values[at + 6] & 0xFFFFFFFF) + 7) // 8
-    if first + num_attributes * ATTRIBUTE_WORDS != at + length:
+    if num_attributes < 0 or first + num_attributes * ATTRIBUTE_WORDS != at + length:
         raise ValueError("a kernel whose parameters do not end where its attributes begin")
     starts = range(first, at + length, ATTRIBUTE_WORDS)
     payload = ((at + KERNEL_HEAD, first), *((start + 1, start + ATTRIBUTE_WORDS) for start in starts))

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from planner.cli.answers import record, to_json
 from planner.cli.blocks import Block, Row
 from planner.cli.files import naming, read_plan, shown_name
-from planner.cli.options import count, examples
+from planner.cli.options import count, examples, not_empty, number
+from planner.cli.rebuilt import rebuilt_json, rebuilt_lines
 from planner.cli.render import is_terminal, show
 from planner.cli.streams import write_stderr, write_stdout
 from planner.describe import counted, label
-from planner.documents.plan import TARGET, Plan
+from planner.documents.digest import is_edited
+from planner.documents.plan import Plan
 from planner.errors import MachineError
 
 if TYPE_CHECKING:
@@ -31,7 +34,18 @@ MIB = 2**20
 NAMED = 5
 """Entries that a message names before it counts the others."""
 
-SHARE = click.FloatRange(0, 1)
+A_CONFIG = not_empty("the name of a config.json")
+
+ALL = 1.0
+"""The share of traffic that waits for all entries, also those without any."""
+
+IDLE = {
+    "check": frozenset(
+        {"device", "memory_budget", "directory", "cold", "ready_after", "materialize", "prove"}
+    ),
+    "cold": frozenset({"ready_after", "materialize", "prove"}),
+}
+"""Options that another one leaves nothing to do."""
 
 
 @click.command(
@@ -41,13 +55,30 @@ SHARE = click.FloatRange(0, 1)
         "planner capture plan.yaml --device cuda",
         "planner capture plan.yaml --model config.json --device cuda --memory-budget 2048 --json",
         "planner capture plan.yaml --cache /var/cache/graphplan --ready-after 0.99",
+        "planner capture plan.yaml --cache /var/cache/graphplan --materialize",
         "planner capture plan.yaml --shrink --check     # needs no GPU",
     ),
 )
 @click.argument("plan", metavar="PLAN")
-@click.option("--model", metavar="CONFIG", help="The model's config.json; by default the plan's own model.")
-@click.option("--draft", metavar="CONFIG", help="The DFlash drafter's config.json; by default the plan's.")
-@click.option("--device", type=click.Choice(("cuda", "cpu")), default="cuda", show_default=True)
+@click.option(
+    "--model",
+    metavar="CONFIG",
+    callback=A_CONFIG,
+    help="The model's config.json; by default the plan's own model.",
+)
+@click.option(
+    "--draft",
+    metavar="CONFIG",
+    callback=A_CONFIG,
+    help="The DFlash drafter's config.json; by default the plan's.",
+)
+@click.option(
+    "--device",
+    type=click.Choice(("cuda", "cpu")),
+    default="cuda",
+    show_default=True,
+    help="Where to capture; on a CPU, a tape of operations takes the place of a graph.",
+)
 @click.option("--shrink", is_flag=True, help="A few small layers of the same kind, to try a plan anywhere.")
 @click.option(
     "--dtype",
@@ -56,16 +87,41 @@ SHARE = click.FloatRange(0, 1)
     show_default=True,
     help="Type of weights; auto is bfloat16 on a GPU and float32 on a CPU.",
 )
-@click.option("--seed", type=count(0), default="0", show_default=True, help="Seed of the random weights.")
+@click.option(
+    "--seed",
+    metavar="N",
+    type=count(0),
+    default="0",
+    show_default=True,
+    help="Seed of the random weights.",
+)
 @click.option("--memory-budget", type=count(1), metavar="MIB", help="What all graphs may take, in MiB.")
-@click.option("--cache", "directory", metavar="DIR", help="Use what this cache knows, and keep what is new.")
-@click.option("--cold", is_flag=True, help="Leave the cache alone.")
+@click.option(
+    "--cache",
+    "directory",
+    metavar="DIR",
+    callback=not_empty("a directory"),
+    help="Use what this cache knows, and keep what is new.",
+)
+@click.option("--cold", is_flag=True, help="Leave the cache of --cache alone.")
 @click.option(
     "--ready-after",
-    type=SHARE,
-    default=1.0,
     metavar="SHARE",
-    help="Serving begins once this share of the recorded traffic has its graphs; by default all entries.",
+    type=number(0, 1),
+    help="Serving begins once this share, from 0 to 1, of the traffic that the cache has recorded has its "
+    "graphs; by default once all entries have.",
+)
+@click.option(
+    "--materialize",
+    is_flag=True,
+    help="Keep the graphs themselves in the cache, and rebuild those that it has without running the model.",
+)
+@click.option(
+    "--prove",
+    type=click.Choice(("all", "sample", "none")),
+    default="all",
+    show_default=True,
+    help="Which rebuilt graphs are compared with eager on poisoned memory before they serve.",
 )
 @click.option("--check", is_flag=True, help="Only look for what would break a capture; on the CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON.")
@@ -76,15 +132,23 @@ def command(ctx: click.Context, /, plan: str, as_json: bool, check: bool, **opti
     The model is a stand-in: the shape of CONFIG with random weights, run in plain PyTorch. That tells
     whether every graph of the plan can be had here, and what the capture costs.
 
+    With --materialize the graphs themselves are kept beside the record, and the next start puts them together
+    again without running the model; each is compared with eager before it serves, and what cannot be rebuilt
+    is captured, with the reason.
+
     With --cache the capture is recorded, and the next one in the same circumstances goes by the record: it
     loads kernels ahead instead of running warm-up forwards, captures the most used graphs first, and leaves
     out those that failed. A cache that is broken or of another machine is told and never stops a capture.
+    What is read of a cache is verified, and only that: planner cache check reads all of it.
 
     Exits with 1 if an entry could not be captured or differs from eager, and with 3 if the machine has
     no GPU or no PyTorch.
     """
+    _refuse_idle(options)
     _require_torch()
     document = read_plan(plan)
+    for note in _notes(ctx, document):
+        write_stderr(f"planner: note: {note}\n")
     with naming(shown_name(plan)):
         stand_in = _stand_in(document, options, check=check)
         if check:
@@ -97,6 +161,44 @@ def command(ctx: click.Context, /, plan: str, as_json: bool, check: bool, **opti
     else:
         show(tuple(summary(outcome)))
     ctx.exit(int(not outcome.ok))
+
+
+def _refuse_idle(options: Mapping[str, Any]) -> None:
+    """Refuses options that mean nothing without a cache.
+
+    Raises:
+        UsageError: one is given, and no cache.
+    """
+    if options["directory"] is None:
+        given = {
+            "--cold": options["cold"],
+            "--ready-after": options["ready_after"] is not None,
+            "--materialize": options["materialize"],
+        }
+        for option in (name for name, is_given in given.items() if is_given):
+            raise click.UsageError(f"{option} is about a cache; name one with --cache DIR")
+
+
+def _notes(ctx: click.Context, plan: Plan) -> Iterator[str]:
+    """What somebody who reads the results should know of how they came about."""
+    switch = "check" if ctx.params["check"] else "cold" if ctx.params["cold"] else None
+    idle = () if switch is None else tuple(_given(ctx, IDLE[switch]))
+    if idle:
+        yield f"without effect with --{switch}: {', '.join(idle)}"
+    if is_edited(plan):
+        yield (
+            f"{shown_name(ctx.params['plan'])} was changed after it was compiled: its graphs are captured as "
+            "they stand, which need not be those that its engine would capture; planner check says more"
+        )
+
+
+def _given(ctx: click.Context, names: Collection[str]) -> Iterator[str]:
+    """Those of the options ``names`` that the user gave, but the CPU, which is what a check runs on."""
+    for option in ctx.command.params:
+        name = option.name or ""
+        is_given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name in names and ctx.params[name] != "cpu":
+            yield option.opts[0]
 
 
 def _require_torch() -> None:
@@ -129,7 +231,13 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
     warmth = None
     if directory is not None and not options["cold"]:
         cache = SafeCache(directory, warn=lambda line: write_stderr(f"planner: warning: {line}\n"))
-        warmth = Warmth(cache=cache, ready_after=options["ready_after"])
+        share = options["ready_after"]
+        warmth = Warmth(
+            cache=cache,
+            ready_after=ALL if share is None else share,
+            materialize=options["materialize"],
+            verify=options["prove"],
+        )
     with _progress(quiet=quiet) as progress:
         return capture_plan(
             plan,
@@ -143,10 +251,15 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
 
 def _checked(plan: Plan, stand_in: StandIn) -> CheckReport:
     from executor.capturing import Rig
-    from executor.check import check_factory
+    from executor.check import CheckReport, check_factory
+    from executor.check.report import merged
 
-    rig = Rig.build(plan, stand_in, "cpu")
-    return check_factory(rig.target.create_forward_fn, plan.entries(TARGET))
+    parts = Rig.build(plan, stand_in, "cpu").parts()
+    reports = [check_factory(part.create_forward_fn, part.manager.entries) for part in parts]
+    return CheckReport(
+        findings=merged(finding for report in reports for finding in report.findings),
+        num_operations=max(report.num_operations for report in reports),
+    )
 
 
 @contextmanager
@@ -180,7 +293,12 @@ def summary(outcome: Outcome) -> Iterator[Block]:
             numbers=frozenset({1, 2, 3, 4}),
         )
         if family.restart is not None:
-            yield Block(tuple(Row((line,)) for line in _restart(family, family.restart)), title="restart")
+            lines = (
+                *_restart(family, family.restart),
+                _order(family.restart),
+                *rebuilt_lines(family),
+            )
+            yield Block(tuple(Row((line,)) for line in lines), title="restart")
     for name in outcome.left_out:
         yield Block((Row((f"{name}: not captured, as the reference models have no such family",)),))
 
@@ -188,7 +306,7 @@ def summary(outcome: Outcome) -> Iterator[Block]:
 def _restart(family: FamilyOutcome, restart: Restart) -> Iterator[str]:
     """What the cache was good for."""
     if not restart.is_warm:
-        yield f"cold, {restart.reason}" if restart.reason else "cold"
+        yield f"cold, {_why_cold(restart)}"
         return
     warm_ups = sum(made.num_warmups for made in family.report.records)
     loaded, left_out = family.preloaded.made, family.preloaded.left_out
@@ -211,6 +329,21 @@ def _restart(family: FamilyOutcome, restart: Restart) -> Iterator[str]:
         )
 
 
+def _why_cold(restart: Restart) -> str:
+    return "as the cache cannot be used" if restart.cache.is_cold else restart.reason
+
+
+def _order(restart: Restart) -> str:
+    """What decided the order of the graphs."""
+    replays = sum(restart.usage.values())
+    if not replays:
+        return "no traffic is recorded, so the order is the plan's, and serving waits for all entries"
+    used = sum(count > 0 for count in restart.usage.values())
+    return (
+        f"the most used graphs came first: {counted(replays, 'replay')} of {counted(used, 'graph')} on record"
+    )
+
+
 def _rows(family: FamilyOutcome) -> Iterator[Row]:
     verdicts = {verdict.entry: verdict for verdict in family.verdicts}
     yield Row(("", "ms", "KiB", "nodes", "error", ""))
@@ -224,7 +357,7 @@ def _rows(family: FamilyOutcome) -> Iterator[Row]:
         if verdict is None:
             yield Row((name, *measured, "-", ""))
         elif verdict.ok:
-            yield Row((name, *measured, f"{verdict.error:.0e}", ""))
+            yield Row((name, *measured, f"{verdict.error:.0e}", "restored" if made.restored else ""))
         else:
             why = "differs from eager" if verdict.repeats else "differs from its own second replay"
             yield Row((name, *measured, f"{verdict.error:.0e}", why), style="error")
@@ -245,10 +378,13 @@ def outcome_json(outcome: Outcome) -> Mapping[str, Any]:
                 "warm": family.restart.is_warm,
                 "reason": family.restart.reason,
                 "ready_seconds": family.ready_seconds,
+                "recorded_replays": sum(family.restart.usage.values()),
                 "preloaded_calls": family.preloaded.made,
                 "recorded_bytes": family.restart.num_bytes,
                 "differing": [label(entry) for entry in family.differing],
             }
+        if family.rebuilding is not None:
+            found["rebuilding"] = rebuilt_json(family)
         families.append(found)
     return {"ok": outcome.ok, "families": families, "left_out": list(outcome.left_out)}
 

@@ -1,0 +1,182 @@
+"""Saving: what comes into the file, and what keeps an entry out of it."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from executor.errors import CaptureError
+from executor.materialize.recipes import FromCall, FromEntry
+from executor.materialize.saved import unpacked
+from executor.materialize.words import MEMCPY
+from tests.executor.materialize.fake_cuda import Node
+from tests.executor.materialize.worlds import Make, World, doubled, refused, saved_by, specially
+from tests.executor.toys import plan_of, sizes_plan
+
+
+def test_nothing_captured_is_nothing_to_save(world: Make) -> None:
+    with pytest.raises(CaptureError, match="no graphs to save"):
+        world().save()
+
+
+def test_saving_leaves_graphs_and_memory_as_they_were(world: Make) -> None:
+    one = world()
+    one.capture()
+    before = one.fake.alive, one.manager.pool.recordings  # type: ignore[attr-defined]
+    one.save()
+    assert (one.fake.alive, one.manager.pool.recordings) == before  # type: ignore[attr-defined]
+    one.check()
+
+
+def test_the_file_has_no_address_and_no_handle_of_its_process(world: Make) -> None:
+    """Two processes that capture the same write the same."""
+    one, two = world(more=doubled), world(more=doubled)
+    contents = []
+    for each in (one, two):
+        contents.append(saved_by(each)[0])
+        each.ballast.append(torch.empty(10_007))
+    assert contents[0] == contents[1]
+
+
+def test_every_kernel_has_a_call_or_an_entry(world: Make) -> None:
+    one = world(more=doubled)
+    header = unpacked(saved_by(one)[0]).header
+    recipes = {kernel.identity.name: kernel.call or kernel.entry for kernel in header.kernels}
+    assert isinstance(recipes.pop("triton_double"), FromEntry)
+    assert len(recipes) > 3
+    assert all(isinstance(recipe, FromCall) for recipe in recipes.values())
+    assert len(header.calls) == len(
+        {kernel.call.call for kernel in header.kernels if kernel.call is not None}
+    )
+    assert [region.name for region in header.regions[: header.num_static]] == [
+        "net.weight",
+        "net.inputs",
+        "net.extra",
+        "output.0",
+        "output.1",
+        "output.2",
+        "workspace:0",
+    ]
+    assert header.num_static == 7
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_memory_that_is_not_registered_keeps_its_entry_out_of_the_file(world: Make, is_held: bool) -> None:
+    one, special = world(), torch.full((4,), 2.0)
+    one.more = specially(special)
+    if is_held:
+        one.machine.held.append(special)
+    else:
+        one.fake.fake_range(ctypes.c_uint64(special.data_ptr()), ctypes.c_uint64(16))
+    assert not one.capture().failed
+    saving = one.save()
+    where = f"{special.data_ptr():#x} to {special.data_ptr() + 16:#x}"
+    reason = saving.obstacles[one.entries[3]]
+    assert set(saving.obstacles) == {one.entries[3]}
+    assert f"(aten.mul.Tensor) uses memory at {where}" in reason
+    two = world(more=specially(special))
+    assert refused(two.restore(saving.content, one.manager.output_buffers)) == {two.entries[3]: reason}
+    two.check()
+
+
+def test_an_entry_whose_outputs_lie_in_a_shorter_buffer_is_not_saved(world: Make) -> None:
+    one = world(plan=sizes_plan(2, 4))
+    one.capture()
+    saving = one.save()
+    assert saving.obstacles == {
+        one.entries[0]: "an output lies in a buffer that was replaced by a longer one"
+    }
+    two = world(plan=sizes_plan(2, 4))
+    assert list(refused(two.restore(saving.content, one.manager.output_buffers))) == [two.entries[0]]
+    two.check()
+
+
+def test_restored_graphs_are_saved_by_nobody(world: Make) -> None:
+    one = world()
+    content, outputs = saved_by(one)
+    two = world()
+    two.restore(content, outputs)
+    saving = two.save()
+    assert set(saving.obstacles) == set(two.entries)
+    assert "was restored itself" in saving.obstacles[two.entries[0]]
+
+
+def test_a_copy_from_the_host_keeps_its_entry_out_of_the_file(world: Make) -> None:
+    def copying(own: World, num_tokens: int, hidden: torch.Tensor) -> torch.Tensor:
+        if num_tokens == 2 and own.machine.recorder is not None:
+            body = [0] * 25
+            body[4], body[15] = 1, 2
+            own.machine.recorder.add(Node(MEMCPY, body))
+        return hidden
+
+    one = world(more=copying)
+    one.capture()
+    assert one.save().obstacles == {one.entries[3]: "the graph copies from or to the host"}
+
+
+def test_a_forward_that_is_recorded_otherwise_each_time_is_not_saved(world: Make) -> None:
+    count = 0
+
+    def counting(_: World, num_tokens: int, hidden: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += num_tokens == 2
+        for _ in range(count if num_tokens == 2 else 0):
+            hidden = hidden + 1
+        return hidden
+
+    one = world(more=counting)
+    one.capture()
+    obstacles = one.save().obstacles
+    assert list(obstacles) == [one.entries[3]]
+    assert "recorded twice" in obstacles[one.entries[3]]
+
+
+def test_an_operation_between_pieces_on_memory_of_its_own_is_not_saved(world: Make) -> None:
+    one = world()
+    one.capture()
+    static = {name: each for name, each in one.static().items() if name != "net.extra"}
+    obstacles = one.save(static).obstacles
+    reason = "tests.executor.toys.add_in_place is given a tensor of no region"
+    assert {entry: obstacles[entry] for entry in one.entries[:2]} == dict.fromkeys(one.entries[:2], reason)
+
+
+def test_outputs_that_json_cannot_keep_are_not_saved(world: Make) -> None:
+    class Odd(World):
+        def run(self, num_tokens: int) -> Any:
+            return {num_tokens: super().run(num_tokens)["logits"]}
+
+    one = world(kind=Odd)
+    one.capture()
+    assert set(one.save().obstacles.values()) == {"a dict"}
+
+
+def test_numbers_in_outputs_are_kept(world: Make) -> None:
+    class Numbered(World):
+        def run(self, num_tokens: int) -> Any:
+            return [super().run(num_tokens)["logits"], num_tokens, "name", None, True, 0.5]
+
+    one = world(kind=Numbered)
+    content, outputs = saved_by(one)
+    two = world(kind=Numbered)
+    assert not refused(two.restore(content, outputs))
+    assert two.replay(two.entries[0])[1:] == [8, "name", None, True, 0.5]
+
+
+def test_the_pool_of_the_file_is_that_of_the_capture(world: Make) -> None:
+    one = world(plan=plan_of("mode: FULL, num_tokens: 70000"))
+    one.net = type(one.net)(rows=70_000)
+    saved = unpacked(saved_by(one)[0])
+    assert len(saved.pool_sizes) > 1
+    two = world(plan=one.plan)
+    two.net = type(one.net)(rows=70_000)
+    report = two.restore(saved_content(saved), one.manager.output_buffers)
+    assert not refused(report)
+    assert two.manager.pool.num_bytes <= one.manager.pool.num_bytes
+    two.check()
+
+
+def saved_content(saved: Any) -> bytes:
+    return bytes(saved.content)
