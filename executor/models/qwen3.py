@@ -7,7 +7,7 @@ else depends on the arguments alone and can be part of a graph.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar, cast
 
 import torch
@@ -21,8 +21,16 @@ from executor.models.config import DecoderConfig, RopeScaling
 
 M = TypeVar("M", bound="DecoderStack")
 
+AddUp: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
+"""Makes the whole result of a rank's part of it."""
+
 Rotation: TypeAlias = tuple[torch.Tensor, torch.Tensor]
 """Cosines and sines of each token's position, ``[tokens, 1, head_dim]``."""
+
+
+def whole(result: torch.Tensor) -> torch.Tensor:
+    """The result of a rank that has all weights: the part is the whole."""
+    return result
 
 
 class RMSNorm(nn.Module):
@@ -91,6 +99,7 @@ class Attention(nn.Module):
         super().__init__()
         self.layer_name = layer_name
         self.head_dim = config.head_dim
+        self.add_up: AddUp = whole
         width, kv_width = (
             heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
         )
@@ -119,8 +128,7 @@ class Attention(nn.Module):
         return self._project(output)
 
     def _project(self, output: torch.Tensor) -> torch.Tensor:
-        projected: torch.Tensor = self.o_proj(output.flatten(1))
-        return projected
+        return self.add_up(self.o_proj(output.flatten(1)))
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         tokens, width = projected.shape
@@ -132,14 +140,14 @@ class Mlp(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
+        self.add_up: AddUp = whole
         self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """The layer's feed-forward part."""
-        gated: torch.Tensor = self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden))
-        return gated
+        return self.add_up(self.down_proj(functional.silu(self.gate_proj(hidden)) * self.up_proj(hidden)))
 
 
 class DecoderLayer(nn.Module):
@@ -165,6 +173,7 @@ class DecoderStack(nn.Module):
     def __init__(self, config: DecoderConfig, prefix: str) -> None:
         super().__init__()
         self.config = config
+        self.num_kv_heads = config.num_key_value_heads
         self.layer_names = tuple(f"{prefix}.{index}.self_attn" for index in range(config.num_hidden_layers))
         self.layers = nn.ModuleList(DecoderLayer(config, name) for name in self.layer_names)
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -185,9 +194,8 @@ class DecoderStack(nn.Module):
 
     @property
     def kv_cache_group(self) -> KVCacheGroup:
-        """The shape of the layers' caches."""
-        heads, size = self.config.num_key_value_heads, self.config.head_dim
-        return KVCacheGroup(self.layer_names, heads, size, self.dtype)
+        """The shape of the layers' caches on this rank."""
+        return KVCacheGroup(self.layer_names, self.num_kv_heads, self.config.head_dim, self.dtype)
 
 
 class Decoder(DecoderStack):
