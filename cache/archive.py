@@ -172,7 +172,7 @@ def import_archive(cache: PlanCache, file: Path) -> Imported:
             members = _members(archive)
             records = [_record(archive, member) for member in members if _RECORD.fullmatch(member.name)]
             _require_blobs(records, members)
-            new = [record for record in records if not _has(cache, record.key)]
+            new = [record for record in records if not has_sound(cache, record.key)]
             wanted = {record.blob for record in new if record.blob is not None}
             for member in members:
                 if not _BLOB.fullmatch(member.name):
@@ -213,54 +213,63 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
         NotImplementedError,
         MemoryError,
     ) as error:
-        raise _refused(f"is damaged, or no export of a cache: {error}") from None
+        raise refused(f"is damaged, or no export of a cache: {error}") from None
 
 
 def _members(archive: zipfile.ZipFile) -> tuple[Member, ...]:
     """The members that the manifest names, once they are known to be all that there are."""
     if any(info.compress_type not in _METHODS for info in archive.infolist()):
-        raise _refused("is compressed in a way that no export is")
+        raise refused("is compressed in a way that no export is")
     present = [info.filename for info in archive.infolist()]
     if len(present) > MAX_MEMBERS:
-        raise _refused(f"has {len(present)} members; no export has more than {MAX_MEMBERS}")
+        raise refused(f"has {len(present)} members; no export has more than {MAX_MEMBERS}")
     if len(set(present)) != len(present):
-        raise _refused("has two members of one name")
+        raise refused("has two members of one name")
     for name in present:
         if name != MANIFEST and not _RECORD.fullmatch(name) and not _BLOB.fullmatch(name):
-            raise _refused(f"{printable(name)!r} is no place inside a cache; nothing was imported")
+            raise refused(f"{printable(name)!r} is no place inside a cache; nothing was imported")
     if MANIFEST not in present:
-        raise _refused(f"has no {MANIFEST}, so it is no export of a cache")
+        raise refused(f"has no {MANIFEST}, so it is no export of a cache")
     manifest = _manifest(_read(archive, MANIFEST, MAX_MANIFEST_BYTES))
     if sorted([MANIFEST, *(member.name for member in manifest.members)]) != sorted(present):
-        raise _refused("its manifest does not name what is in it")
+        raise refused("its manifest does not name what is in it")
     return manifest.members
 
 
 def _manifest(text: bytes) -> Manifest:
-    data = _json(text, MANIFEST)
+    data = json_in(text, MANIFEST)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise _refused("is no export of a cache")
+        raise refused("is no export of a cache")
     if data.get("version") != VERSION:
-        raise _refused(f"was exported by another graphplan (format {data.get('version')}, not {VERSION})")
+        raise refused(f"was exported by another graphplan (format {data.get('version')}, not {VERSION})")
     try:
         return record_of(Manifest, data)
     except CacheError as error:
-        raise _refused(f"its manifest is wrong: {error}") from None
+        raise refused(f"its manifest is wrong: {error}") from None
 
 
 def _record(archive: zipfile.ZipFile, member: Member) -> Record:
     text = _read(archive, member.name, min(member.num_bytes, MAX_RECORD_BYTES))
     if len(text) != member.num_bytes or hashlib.sha256(text).hexdigest() != member.sha256:
-        raise _refused(f"{member.name} is not what was exported: its SHA-256 differs")
+        raise refused(f"{member.name} is not what was exported: its SHA-256 differs")
     found = _RECORD.fullmatch(member.name)
     if found is None:
-        raise _refused(f"{member.name} is no record")
+        raise refused(f"{member.name} is no record")
+    return stranger_record(Key(Kind(found[1]), found[2]), text, member.name)
+
+
+def stranger_record(key: Key, text: bytes, name: str) -> Record:
+    """The record ``key`` out of a stranger's ``text``, which messages call ``name``.
+
+    Raises:
+        CacheError: it is none, or a plan that is not what it says.
+    """
     try:
-        record = record_under(Key(Kind(found[1]), found[2]), _json(text, member.name))
+        record = record_under(key, json_in(text, name))
         if isinstance(record, PlanRecord):
             record.checked()
     except CacheError as error:
-        raise _refused(f"{member.name}: {error}") from None
+        raise refused(f"{name}: {error}") from None
     return record
 
 
@@ -269,14 +278,18 @@ def _require_blobs(records: Iterable[Record], members: Iterable[Member]) -> None
     sizes = {record.sha256: record.num_bytes for record in records if isinstance(record, ArtifactRecord)}
     files = {member.name: member for member in members if _BLOB.fullmatch(member.name)}
     if {f"{FOLDER}/{sha256}" for sha256 in sizes} != set(files):
-        raise _refused("its artifacts and its files do not belong to each other")
+        raise refused("its artifacts and its files do not belong to each other")
     for name, member in files.items():
         if name != f"{FOLDER}/{member.sha256}" or member.num_bytes != sizes[member.sha256]:
-            raise _refused(f"{name} is not named by its SHA-256, or has another size")
+            raise refused(f"{name} is not named by its SHA-256, or has another size")
 
 
-def _has(cache: PlanCache, key: Key) -> bool:
-    """Whether a record is there that can be used, with its file; a damaged one gives way."""
+def has_sound(cache: PlanCache, key: Key) -> bool:
+    """Whether a record is there that can be used, with its file; a damaged one gives way.
+
+    Raises:
+        CacheError: the database cannot be read.
+    """
     try:
         record = cache.look(key)
         if isinstance(record, ArtifactRecord):
@@ -291,7 +304,7 @@ def _has(cache: PlanCache, key: Key) -> bool:
 def _chunks(archive: zipfile.ZipFile, member: Member) -> Iterator[bytes]:
     """The content of an artifact, verified once it is read to the end."""
     if member.num_bytes > MAX_BLOB_BYTES:
-        raise _refused(f"{member.name} is larger than {MAX_BLOB_BYTES // 2**30} GiB")
+        raise refused(f"{member.name} is larger than {MAX_BLOB_BYTES // 2**30} GiB")
     digest, left = hashlib.sha256(), member.num_bytes
     with archive.open(member.name) as stream:
         while left > 0 and (chunk := stream.read(min(CHUNK, left))):
@@ -299,7 +312,7 @@ def _chunks(archive: zipfile.ZipFile, member: Member) -> Iterator[bytes]:
             left -= len(chunk)
             yield chunk
         if left > 0 or stream.read(1) or digest.hexdigest() != member.sha256:
-            raise _refused(f"{member.name} is not what was exported: its SHA-256 differs")
+            raise refused(f"{member.name} is not what was exported: its SHA-256 differs")
 
 
 def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
@@ -308,17 +321,23 @@ def _read(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
     with archive.open(name) as stream:
         data = stream.read(most + 1)
     if len(data) > most:
-        raise _refused(f"{name} is larger than {most} bytes")
+        raise refused(f"{name} is larger than {most} bytes")
     return data
 
 
-def _json(text: bytes, name: str) -> Json:
+def json_in(text: bytes, name: str) -> Json:
+    """The JSON value of a stranger's ``text``, which messages call ``name``.
+
+    Raises:
+        CacheError: it is none.
+    """
     try:
         data: Json | Mapping[str, Json] = json.loads(text)
     except (ValueError, RecursionError):
-        raise _refused(f"{name} is no JSON") from None
+        raise refused(f"{name} is no JSON") from None
     return data
 
 
-def _refused(why: str) -> CacheError:
+def refused(why: str) -> CacheError:
+    """The error of something that cannot be imported."""
     return CacheError(why, fault=Fault.INVALID)

@@ -9,7 +9,7 @@ from attrs import frozen
 
 from cache.connection import Connection
 from cache.errors import CacheError, Fault
-from cache.keys import Key
+from cache.keys import HEX_DIGEST, Key
 from cache.records import Labels, Record
 from cache.tables import Kind
 
@@ -107,7 +107,7 @@ def summaries(
 
 def _summary(row: tuple[Any, ...]) -> Summary:
     kind, key, plan, model, gpu, engine, family, rank, num_bytes, blob, created, used, turn, uses = row
-    if kind not in _KINDS or not all(map(isinstance, row, _TYPES)):
+    if kind not in _KINDS or not all(map(isinstance, row, _TYPES)) or not HEX_DIGEST.fullmatch(key):
         raise CacheError(
             "the catalogue is damaged", fault=Fault.CORRUPT, fix="planner cache check --fix makes it anew"
         )
@@ -123,15 +123,25 @@ def _summary(row: tuple[Any, ...]) -> Summary:
     )
 
 
+def stored_bytes(connection: Connection, key: Key) -> int:
+    """The size of a record in its table; 0 where there is none."""
+    row = connection.select_one(f'SELECT length(value) FROM "{key.kind}" WHERE key = ?', (key.digest,))
+    return int(row[0]) if row is not None else 0
+
+
 def keys_in_tables(connection: Connection) -> set[Key]:
-    """All keys that records are stored under."""
-    return {Key(kind, str(row[0])) for kind in Kind for row in connection.select(f'SELECT key FROM "{kind}"')}
+    """All keys that records are stored under, but those that are none."""
+    return {
+        Key(kind, str(row[0]))
+        for kind in Kind
+        for row in connection.select(f'SELECT key FROM "{kind}" WHERE NOT ({_NO_KEY})')
+    }
 
 
 def keys_in_catalogue(connection: Connection) -> set[Key]:
-    """All keys that the catalogue has, of kinds that there are."""
-    rows = connection.select("SELECT kind, key FROM catalogue")
-    return {Key(_KINDS[kind], str(key)) for kind, key in rows if kind in _KINDS}
+    """All keys that the catalogue has, but those that are none."""
+    rows = connection.select(f"SELECT kind, key FROM catalogue WHERE NOT ({_STRAY})")
+    return {Key(_KINDS[kind], str(key)) for kind, key in rows}
 
 
 def blobs_in_use(connection: Connection) -> set[str]:
@@ -139,15 +149,21 @@ def blobs_in_use(connection: Connection) -> set[str]:
     return {row[0] for row in connection.select("SELECT DISTINCT blob FROM catalogue WHERE blob IS NOT NULL")}
 
 
-_STRAY = f"kind NOT IN ({', '.join(repr(str(kind)) for kind in Kind)})"
+_NO_KEY = "typeof(key) != 'text' OR length(key) != 64 OR key GLOB '*[^0-9a-f]*'"
+_STRAY = f"kind NOT IN ({', '.join(repr(str(kind)) for kind in Kind)}) OR {_NO_KEY}"
 
 
 def count_strays(connection: Connection) -> int:
-    """How many lines are of no kind that there is."""
-    row = connection.select_one(f"SELECT count(*) FROM catalogue WHERE {_STRAY}")
+    """How many lines and records have no key that there can be."""
+    tables = (f'SELECT key FROM "{kind}" WHERE {_NO_KEY}' for kind in Kind)
+    rows = " UNION ALL ".join((f"SELECT key FROM catalogue WHERE {_STRAY}", *tables))
+    row = connection.select_one(f"SELECT count(*) FROM ({rows})")
     return int(row[0]) if row is not None else 0
 
 
 def remove_strays(connection: Connection) -> None:
-    """Removes the lines that are of no kind that there is."""
-    connection.execute(f"DELETE FROM catalogue WHERE {_STRAY}")
+    """Removes the lines and records that have no key that there can be."""
+    with connection.transaction():
+        connection.execute(f"DELETE FROM catalogue WHERE {_STRAY}")
+        for kind in Kind:
+            connection.execute(f'DELETE FROM "{kind}" WHERE {_NO_KEY}')

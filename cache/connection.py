@@ -178,6 +178,9 @@ class Connection:
                 yield db
             except sqlite3.Error as error:
                 raise self._fault_of(error) from None
+            except UnicodeEncodeError:
+                # Half a surrogate pair, or bytes on a command line that are no text.
+                raise self._error("stores no text that is no Unicode", Fault.INVALID) from None
             except MemoryError:
                 raise self._error("needs more memory than there is", Fault.CORRUPT) from None
             finally:

@@ -40,13 +40,27 @@ class Access(Enum):
     IMMUTABLE = "ro&immutable=1"
 
 
+def directory_of(named: Path | str | None) -> Path:
+    """The directory ``named``, or the default one for ``None``.
+
+    Raises:
+        CacheError: the name is empty, which ``Path`` would take for the current directory, or no home
+            directory is known.
+    """
+    if named is None:
+        return default_directory()
+    if isinstance(named, str) and not named.strip():
+        raise CacheError("the name of the cache's directory is empty; give a directory", fault=Fault.INVALID)
+    return Path(named)
+
+
 def default_directory(environ: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path:
-    """``GRAPHPLAN_CACHE``, or else the place for caches by the platform's convention.
+    """``GRAPHPLAN_CACHE``, or else, also where it is empty, the platform's own place for caches.
 
     Raises:
         CacheError: no home directory is known.
     """
-    if named := environ.get(VARIABLE):
+    if (named := environ.get(VARIABLE, "")).strip():
         return Path(named)
     base = environ.get("XDG_CACHE_HOME", "")
     # The XDG base directory specification has relative paths ignored.
@@ -186,8 +200,11 @@ def databases_set_aside(directory: Path) -> list[Path]:
 
 
 def identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode of the file that has this name now."""
-    found = _status(path)
+    """Device and inode of the file that has this name now; ``None`` where nothing is known of one."""
+    try:
+        found = _status(path)
+    except (OSError, ValueError):
+        return None
     return None if found is None else (found.st_dev, found.st_ino)
 
 

@@ -16,7 +16,7 @@ from cache.directory import (
     DATABASE,
     Access,
     databases_set_aside,
-    default_directory,
+    directory_of,
     identity,
     name_of,
     set_aside,
@@ -68,7 +68,7 @@ class Pruned:
 
 
 def check_directory(
-    directory: Path | None = None, *, fix: bool = False, timeout: float = TIMEOUT
+    directory: Path | str | None = None, *, fix: bool = False, timeout: float = TIMEOUT
 ) -> CheckReport:
     """``PlanCache.check`` of a directory whose database may be beyond opening: ``fix`` sets that aside.
 
@@ -77,7 +77,7 @@ def check_directory(
     """
     from cache.store import PlanCache
 
-    directory = directory or default_directory()
+    directory = directory_of(directory)
     found = identity(directory / DATABASE)
     try:
         with PlanCache(directory, timeout=timeout, create=False) as cache:
@@ -107,8 +107,8 @@ def check(cache: PlanCache, *, fix: bool) -> CheckReport:
         fixed = fix and cache.access is Access.WRITE
         if fixed:
             catalogue.remove_strays(cache.connection)
-        what = f"has {counted(strays, 'line')} of no kind of record"
-        problems.append(Problem("catalogue", what, "removed" if fixed else None))
+        what = f"has {counted(strays, 'line')} under no key that a record can have"
+        problems.append(Problem(DATABASE, what, "removed" if fixed else None))
     if fix:
         sweep(cache)
     return CheckReport(records=len(keys), problems=tuple(problems), leftovers=len(_leftovers(cache)))
@@ -125,9 +125,12 @@ def _fault_of(cache: PlanCache, key: Key) -> str | None:
         with cache.connection.snapshot():
             record = cache.look(key)
             lines = catalogue.summaries(cache.connection, kind=str(key.kind), key=key.digest)
+            size = catalogue.stored_bytes(cache.connection, key)
         if record is None:
             return "is in the catalogue, but there is no record" if lines else None
-        if not lines or (lines[0].labels, lines[0].blob) != (record.labels, record.blob):
+        if isinstance(record, ArtifactRecord):
+            size += record.num_bytes
+        if not lines or not _describes(lines[0], record, size):
             return "the catalogue has it wrong"
         if isinstance(record, ArtifactRecord):
             cache.blobs.verify(record.sha256)
@@ -136,6 +139,12 @@ def _fault_of(cache: PlanCache, key: Key) -> str | None:
         gone = error.fault is Fault.MISSING and key not in catalogue.keys_in_tables(cache.connection)
         return None if gone else str(error)
     return None
+
+
+def _describes(line: Summary, record: Record, size: int) -> bool:
+    """Whether the catalogue's line says of a record what is so; what was used when, only the line knows."""
+    told = (line.labels, line.blob, line.created, line.num_bytes)
+    return told == (record.labels, record.blob, record.created, size)
 
 
 def _mend(cache: PlanCache, key: Key) -> str | None:

@@ -3,6 +3,10 @@
 Whatever goes wrong, a call returns what an empty cache would. The first fault is told in one line;
 later ones are not. A database that cannot be used is set aside, and a new one begun. After a wait that
 was too long, a full disk, or anything unforeseen, the cache is left alone for the rest of the process.
+
+What is read is verified, and nothing else: damage in other places of the database is no matter of this
+start, and a check of the whole at each opening would have a start lose the records that are sound, since
+a damaged database is set aside. ``PlanCache.check`` finds it.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from cache.captures import CaptureLookup, CaptureRecordV1
-from cache.directory import DATABASE, Access, default_directory, identity, set_aside
+from cache.directory import DATABASE, Access, directory_of, identity, set_aside
 from cache.errors import OF_THE_DATABASE, CacheError, Fault
 from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
 from cache.keys import Key, artifact_key, capture_key, plan_key, traffic_key
@@ -61,12 +65,17 @@ class SafeCache:
         if cold:
             return
         try:
-            self._directory = Path(directory) if directory is not None else default_directory()
+            self._directory = directory_of(directory)
             self._open(self._directory)
         except CacheError as error:
             self._recover(error, _nothing)
         except Exception as error:  # noqa: BLE001 - a cache never stops a start
             self._give_up(error)
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the cache lies; None while it is left alone."""
+        return None if self._cache is None else self._directory
 
     @property
     def is_cold(self) -> bool:
@@ -203,6 +212,9 @@ def _nothing() -> tuple[Key, ...]:
 
 def _said(error: Exception) -> str:
     """What is wrong, without what a person could do: this has been done already."""
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{error.filename}: " if error.filename else ""
+        return f"{place}the system refuses: {error.strerror}"
     if isinstance(error, CacheError):
         return f"{error.path}: {error.message}" if error.path else error.message
     return f"{type(error).__name__}: {error}"

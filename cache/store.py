@@ -23,7 +23,7 @@ from cache.directory import (
     Access,
     access_to,
     databases_set_aside,
-    default_directory,
+    directory_of,
     name_of,
     prepare_directory,
 )
@@ -77,7 +77,7 @@ class PlanCache:
         read_only: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.directory = Path(directory) if directory is not None else default_directory()
+        self.directory = directory_of(directory)
         prepare_directory(self.directory, create=create and not read_only)
         self.access = access_to(self.directory, read_only=read_only)
         if not os.path.lexists(self.directory / DATABASE) and (self.access is not Access.WRITE or not create):

@@ -13,6 +13,7 @@ from planner.documents.traffic import without_traffic
 from planner.engines.compile import compile_for_engine, refuse_settings_of_other_engines
 from planner.engines.shared import VLLM, engine_name
 from planner.errors import PlanError, argument_error
+from planner.estimate import estimate
 from planner.modes import CapturePolicy, CompilationMode, CUDAGraphMode, Runner
 from planner.rules.attention import Attention, attention_of
 from planner.rules.breakable import uncompiled_reason
@@ -85,8 +86,9 @@ def compile_plan(deployment: Deployment, *, histogram: Histogram | None = None) 
     state = _after_sizes(deployment, settings, request, state, attention)
     sizes = _sizes_of_runner(deployment, settings, state, sizes)
     families, family_findings = _families(deployment, settings, state, sizes, attention)
+    policy_findings: tuple[Finding, ...] = ()
     if by_policy and state.cudagraph_mode:
-        sizes, families = _by_policy(deployment, settings, state, sizes, attention)
+        sizes, families, policy_findings = _by_policy(deployment, settings, state, sizes, attention)
     deployment = without_traffic(deployment)
     if sum(len(family.entries) for family in families) > MAX_ENTRIES:
         raise too_many_graphs(f"{len(sizes.sizes)} capture sizes in {len(families)} families")
@@ -110,9 +112,10 @@ def compile_plan(deployment: Deployment, *, histogram: Histogram | None = None) 
         *attention.findings,
         *connector_findings(deployment, state.cudagraph_mode),
         *family_findings,
+        *policy_findings,
         *verify(plan),
     )
-    return evolve(plan, findings=findings)
+    return evolve(plan, findings=findings, estimates=estimate(plan))
 
 
 def _families(
@@ -138,8 +141,8 @@ def _policy_of_other_engine(deployment: Deployment) -> PlanError:
 
 def _by_policy(
     deployment: Deployment, settings: Settings, state: ModeState, sizes: CaptureSizes, attention: Attention
-) -> tuple[CaptureSizes, tuple[Family, ...]]:
-    """What the deployment's policy captures in place of the engine's own ``sizes``."""
+) -> tuple[CaptureSizes, tuple[Family, ...], tuple[Finding, ...]]:
+    """What the deployment's policy captures in place of the engine's own ``sizes``, and its findings."""
     from planner.policies.choose import capture_sizes_of, chosen
     from planner.policies.request import PolicyRequest
 
@@ -148,7 +151,7 @@ def _by_policy(
         return _families(deployment, settings, state, others, attention)[0]
 
     choice = chosen(PolicyRequest(deployment, settings, state.cudagraph_mode, sizes, build))
-    return capture_sizes_of(choice), choice.outcome.families
+    return capture_sizes_of(choice), choice.outcome.families, choice.findings
 
 
 def _mode_request(deployment: Deployment, settings: Settings) -> ModeRequest:

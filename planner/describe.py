@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from planner.descriptors import PlanEntry
 
@@ -48,6 +49,27 @@ def label(entry: PlanEntry) -> str:
         parts.append(counted(entry.num_active_loras, "LoRA"))
     if entry.num_ubatches > 1:
         parts.append(f"{entry.num_ubatches} microbatches")
+    return ", ".join(parts)
+
+
+def by_shape(entries: Iterable[PlanEntry]) -> Iterator[tuple[str, list[PlanEntry]]]:
+    """Entries that differ in their size alone, under words for the rest."""
+    for shape, group in groupby(sorted(entries, key=_shape), key=_shape):
+        yield shape, list(group)
+
+
+def _shape(entry: PlanEntry) -> str:
+    parts = [str(entry.mode)]
+    if entry.uniform_token_count is not None:
+        parts.append(f"requests of {entry.uniform_token_count}")
+    elif entry.max_query_len is not None:
+        parts.append(f"requests of up to {entry.max_query_len}")
+    if entry.num_active_loras:
+        parts.append(counted(entry.num_active_loras, "LoRA"))
+    if entry.num_ubatches > 1:
+        parts.append(f"{entry.num_ubatches} microbatches")
+    if entry.prologue is not None:
+        parts.append(entry.prologue.kind)
     return ", ".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""Diff: what changed from one plan to another, in graphs, values, decisions and findings."""
+"""Diff: what changed from one plan to another, in graphs, values, decisions, findings and estimates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from attrs import Factory, evolve, frozen
 from planner.descriptors import PlanEntry
 from planner.documents.data import plain
 from planner.documents.deployment import Json
+from planner.documents.estimates import Estimate
 from planner.documents.plan import Decision, Finding, Plan
 
 T = TypeVar("T")
@@ -66,11 +67,13 @@ class PlanDiff:
     resolved: tuple[Change, ...] = ()
     decisions: Difference[Decision] = Factory(Difference)
     findings: Difference[Finding] = Factory(Difference)
+    estimates: tuple[Change, ...] = ()
 
     @property
     def same(self) -> bool:
         """Whether nothing differs."""
-        return not (self.families or self.settings or self.resolved or self.decisions or self.findings)
+        stated = self.decisions or self.findings or self.estimates
+        return not (self.families or self.settings or self.resolved or stated)
 
 
 def diff(a: Plan, b: Plan) -> PlanDiff:
@@ -82,7 +85,23 @@ def diff(a: Plan, b: Plan) -> PlanDiff:
         resolved=tuple(_changes("resolved", plain(a.resolved), plain(b.resolved))),
         decisions=_difference(a.decisions, b.decisions),
         findings=_difference(a.findings, b.findings),
+        estimates=tuple(_estimate_changes(a.estimates, b.estimates)),
     )
+
+
+def _estimate_changes(a: Estimate | None, b: Estimate | None) -> Iterator[Change]:
+    """Changes of what is expected, and of where that is from; none where a plan has no estimates."""
+    if a is not None and b is not None:
+        yield from _changes("estimates", _expected(a), _expected(b))
+
+
+def _expected(estimate: Estimate) -> dict[str, Json]:
+    quantities = {"memory_gib": estimate.memory_gib, "seconds": estimate.seconds}
+    shown = {
+        name: {"expected": quantity.expected, "source": quantity.source}
+        for name, quantity in quantities.items()
+    }
+    return {"num_graphs": estimate.num_graphs, **shown}
 
 
 def family_diff(a: Plan, b: Plan, family: str) -> FamilyDiff:

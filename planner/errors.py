@@ -87,6 +87,10 @@ class PlanError(GraphplanError):
         super().__init__(f"{', '.join(self.fields)}: {message}")
 
 
+class ExportError(PlanError):
+    """A plan that an engine has no settings for."""
+
+
 class ArgumentError(GraphplanError, TypeError):
     """A function of the Python interface was called with something of another type than it takes."""
 

@@ -13,6 +13,10 @@ from planner.documents.plan import AttentionGroup, Decision, Finding, Severity
 from planner.modes import AttentionSupport
 
 LONGEST_VALUE = 60
+
+LONGEST_BESIDE = 20
+"""The longest value that stands beside its reason; what is longer stands above it."""
+
 SEVERITIES = (Severity.ERROR, Severity.WARNING, Severity.INFO)
 
 
@@ -65,9 +69,22 @@ def decision_blocks(decisions: Sequence[Decision]) -> Iterator[Block]:
     chosen = [decision for decision in decisions if decision.asked is None]
     if chosen:
         yield Block(
-            tuple(Row((decision.path, value_text(decision.became), decision.because)) for decision in chosen),
+            tuple(
+                row
+                for decision in chosen
+                for row in reasoned_rows((decision.path,), value_text(decision.became), decision.because)
+            ),
             title="chosen, and why",
         )
+
+
+def reasoned_rows(lead: tuple[str, ...], value: str, because: str, style: str | None = None) -> Iterator[Row]:
+    """A value and its reason behind the cells of ``lead``; a long value would leave the reason no room."""
+    if len(value) <= LONGEST_BESIDE:
+        yield Row((*lead, value, because), style)
+    else:
+        yield Row((*lead, "", value), style)
+        yield Row((*("" for _ in lead), "", because))
 
 
 def attention_text(support: AttentionSupport, limiting_groups: Iterable[AttentionGroup]) -> str:
@@ -84,12 +101,22 @@ def change_text(before: Json, after: Json) -> str:
     return value_text(after) if before is None else f"{value_text(before)} -> {value_text(after)}"
 
 
-def value_text(value: Json) -> str:
+def value_text(value: Json, longest: int = LONGEST_VALUE) -> str:
     """A value on one short line."""
     if isinstance(value, str):
         text = value
     elif isinstance(value, list) and value and all(type(item) is int for item in value):
-        text = f"[{size_runs(value)}]"
+        return _sizes_text(size_runs(value), longest)
     else:
         text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _sizes_text(runs: str, longest: int) -> str:
+    """Runs of sizes, of which those before the last are left out where there are many."""
+    if len(runs) + 2 <= longest:
+        return f"[{runs}]"
+    *before, last = runs.split(", ")
+    while before and len(text := f"[{', '.join(before)}, ..., {last}]") > longest:
+        before.pop()
+    return text if before else f"[..., {last}]"

@@ -12,7 +12,7 @@ import click
 
 from planner.cli.answers import to_json
 from planner.cli.blocks import Block, Row, heading
-from planner.cli.options import count, examples, output_format
+from planner.cli.options import count, examples, not_empty, output_format
 from planner.cli.render import show
 from planner.cli.streams import write_stdout
 from planner.describe import counted
@@ -37,15 +37,23 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?i?)b?", re.IGNORECASE | re.ASCII)
 _AGE = re.compile(r"([0-9]{1,9})\s*([smhdw])", re.IGNORECASE | re.ASCII)
 
+A_WORD = not_empty("a word")
+A_FILE = not_empty("the name of a file")
+
 cache_option = click.option(
     "--cache",
     "directory",
     metavar="DIR",
+    callback=not_empty("a directory"),
     help="The cache's directory instead of GRAPHPLAN_CACHE or the platform's place for caches.",
 )
 
 
-@click.group("cache", invoke_without_command=True)
+@click.group(
+    "cache",
+    invoke_without_command=True,
+    epilog=examples("planner cache list", "planner cache check --fix", "planner cache prune --max-age 30d"),
+)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     """Look after the cache of plans, captures, traffic and artifacts."""
@@ -56,21 +64,22 @@ def command(ctx: click.Context) -> None:
 def _opened(directory: str | None) -> PlanCache:
     from cache.store import PlanCache
 
-    return PlanCache(_path(directory), create=False)
-
-
-def _path(directory: str | None) -> Path | None:
-    if directory == "":
-        raise click.UsageError("--cache is empty; give a directory")
-    return None if directory is None else Path(directory)
+    return PlanCache(directory, create=False)
 
 
 @command.command("list", epilog=examples("planner cache list --model qwen3 --gpu H200"))
 @cache_option
-@click.option("--model", metavar="WORD", help="Only records whose model's name has this in it.")
-@click.option("--gpu", metavar="WORD", help="Only records of such a GPU.")
-@click.option("--engine", metavar="WORD", help="Only records of such an engine.")
-@click.option("--digest", metavar="HEX", help="Only records whose key, or whose plan's digest, begins so.")
+@click.option(
+    "--model", metavar="WORD", callback=A_WORD, help="Only records whose model's name has this in it."
+)
+@click.option("--gpu", metavar="WORD", callback=A_WORD, help="Only records of such a GPU.")
+@click.option("--engine", metavar="WORD", callback=A_WORD, help="Only records of such an engine.")
+@click.option(
+    "--digest",
+    metavar="HEX",
+    callback=not_empty("hexadecimal digits"),
+    help="Only records whose key, or whose plan's digest, begins so.",
+)
 @output_format("text", "json")
 def list_records(
     directory: str | None,
@@ -130,7 +139,8 @@ def _summary_json(summary: Summary) -> dict[str, Json]:
 @command.command(
     "show",
     epilog=examples(
-        "planner cache show 3ffe8162", "planner cache show plans/3ffe8162 | planner explain - --num-tokens 17"
+        "planner cache show 3ffe8162",
+        "planner cache show plans/3ffe8162 | planner explain - --num-reqs 4 --num-tokens 17",
     ),
 )
 @cache_option
@@ -183,7 +193,7 @@ def _one_key(cache: PlanCache, text: str) -> Key:
     return found[0].key
 
 
-@command.command("check")
+@command.command("check", epilog=examples("planner cache check", "planner cache check --fix --format json"))
 @cache_option
 @click.option(
     "--fix", is_flag=True, help="Remove what is not as it was put; set an unreadable database aside."
@@ -191,12 +201,16 @@ def _one_key(cache: PlanCache, text: str) -> Key:
 @output_format("text", "json")
 @click.pass_context
 def check(ctx: click.Context, directory: str | None, fix: bool, form: str) -> None:
-    """Read everything and say what is not as it was put. Exits with 1 if something is left so."""
+    """Read everything and say what is not as it was put. Exits with 1 if something is left so.
+
+    Commands that use a cache verify what they read of it and nothing else: what is damaged in other
+    places is found here alone.
+    """
     from attrs import asdict
 
     from cache.maintenance import check_directory
 
-    report = check_directory(_path(directory), fix=fix)
+    report = check_directory(directory, fix=fix)
     if form == "json":
         write_stdout(to_json({**asdict(report), "clean": report.is_clean}))
     else:
@@ -248,7 +262,7 @@ def prune(directory: str | None, max_size: int | None, max_age: int | None, max_
     _tell_removed(pruned)
 
 
-@command.command("clear")
+@command.command("clear", epilog=examples("planner cache clear --cache /var/cache/graphplan"))
 @cache_option
 def clear(directory: str | None) -> None:
     """Remove all records and files; a database that cannot be read is set aside first."""
@@ -261,7 +275,7 @@ def clear(directory: str | None) -> None:
     except CacheError as error:
         if error.fault not in OF_THE_DATABASE:
             raise
-        show(tuple(_check_blocks(check_directory(_path(directory), fix=True))))
+        show(tuple(_check_blocks(check_directory(directory, fix=True))))
     else:
         _tell_removed(pruned)
 
@@ -274,7 +288,7 @@ def _tell_removed(pruned: Pruned) -> None:
     "export", epilog=examples("planner cache export cache.zip", "planner cache export one.zip 3ffe8162")
 )
 @cache_option
-@click.argument("file")
+@click.argument("file", callback=A_FILE)
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 def export(directory: str | None, file: str, keys: tuple[str, ...]) -> None:
     """Write records, by default all, and their artifacts into one file.
@@ -287,14 +301,14 @@ def export(directory: str | None, file: str, keys: tuple[str, ...]) -> None:
     show((heading(f"exported {counted(number, 'record')}"),))
 
 
-@command.command("import")
+@command.command("import", epilog=examples("planner cache import cache.zip --cache /var/cache/graphplan"))
 @cache_option
-@click.argument("file")
+@click.argument("file", callback=A_FILE)
 def import_(directory: str | None, file: str) -> None:
     """Take in what export wrote, after verifying all of it. Records that are there already stay."""
     from cache.store import PlanCache
 
-    with PlanCache(_path(directory)) as cache:
+    with PlanCache(directory) as cache:
         imported = cache.import_(Path(file))
     kept = f", {imported.kept} there already" if imported.kept else ""
     show((heading(f"imported {counted(imported.added, 'record')}{kept}"),))

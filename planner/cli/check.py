@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
 from attrs import evolve, field, frozen
@@ -27,6 +28,7 @@ from planner.errors import DocumentError, GraphplanError, PlanError
 from planner.importers.detect import is_own_document
 from planner.verify import verify
 from planner.verify.against_log import compare_with_log
+from planner.verify.own_traffic import own_traffic
 
 
 @frozen
@@ -115,6 +117,8 @@ def command(
     for report in reports:
         if report.error is not None:
             write_stderr(f"planner: error: {report.error}\n")
+    for remark in completing.values.unused():
+        write_stderr(f"planner: note: {remark}\n")
     ctx.exit(max((report.exit_code(strict=strict) for report in reports), default=0))
 
 
@@ -141,14 +145,15 @@ def _reports_on_servers(
     Raises:
         DocumentError: there is none, or options say for one server what several would take.
     """
-    from planner.importers.source import choose, import_launch, launches_in
+    from planner.importers.source import choose, import_launch, launches_in, unread_in
 
     path, folder = shown_name(file), folder_of(file)
     launches = launches_in(text, path, completing.values)
     if skip_others and not launches:
         return []
     if completing.name is not None or not launches:
-        launches = [choose(launches, None, completing.name, path)]
+        unread = () if launches else unread_in(text, path)
+        launches = [choose(launches, None, completing.name, path, unread)]
     if len(launches) > 1 and (completing.model_config or completing.draft_config or log):
         choose(launches, None, None, path)
     reports = []
@@ -161,7 +166,11 @@ def _reports_on_servers(
                 plan = compile_plan(imported.deployment)
             against = None if log is None else AgainstLog(log, compare_with_log(plan, log.said))
             compared = () if against is None else against.comparison.findings
-            findings = by_severity((*compared, *plan.findings, *imported.findings))
+            remarks = (
+                Finding(severity=Severity.INFO, code="command-line", message=remark)
+                for remark in launch.remarks
+            )
+            findings = by_severity((*compared, *plan.findings, *imported.findings, *remarks))
             reports.append(evolve(report, findings=findings, against=against))
         except GraphplanError as error:
             reports.append(evolve(report, error=error))
@@ -183,7 +192,7 @@ def _report_on_document(text: str | None, file: str, log: Log | None) -> Report:
                 plan = compile_plan(document)
                 findings = plan.findings
             else:
-                plan, findings = document, plan_findings(document)
+                plan, findings = document, plan_findings(document, folder_of(file))
         if log is not None:
             against = AgainstLog(log, compare_with_log(plan, log.said))
             findings = (*against.comparison.findings, *findings)
@@ -192,15 +201,18 @@ def _report_on_document(text: str | None, file: str, log: Log | None) -> Report:
     return Report(shown_name(file), kind, by_severity(findings), against=against)
 
 
-def plan_findings(plan: Plan) -> tuple[Finding, ...]:
-    """What is to be said about a plan: what it says itself, what verification and its digest say."""
+def plan_findings(plan: Plan, folder: Path) -> tuple[Finding, ...]:
+    """What is to be said about a plan: what it says itself, what verification and its digest say.
+
+    Relative names of files in it start at ``folder``.
+    """
     edited = is_edited(plan)
     stated = () if edited or plan.digest is None else plan.findings
     findings = dict.fromkeys((*stated, *verify(plan)))
     if edited:
         findings[_edited()] = None
     if plan.digest is not None and plan.deployment != Deployment():
-        findings.update(dict.fromkeys(_staleness(plan)))
+        findings.update(dict.fromkeys(_staleness(plan, folder)))
     return tuple(findings)
 
 
@@ -213,10 +225,14 @@ def _edited() -> Finding:
     )
 
 
-def _staleness(plan: Plan) -> Iterator[Finding]:
+def _staleness(plan: Plan, folder: Path) -> Iterator[Finding]:
     """Whether the plan's own deployment still compiles, and to the same graphs."""
+    own = own_traffic(plan, folder)
+    if own.finding is not None:
+        yield own.finding
+        return
     try:
-        fresh = compile_plan(plan.deployment)
+        fresh = compile_plan(own.deployment)
     except PlanError as error:
         yield Finding(
             severity=Severity.ERROR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import click
 from attrs import evolve
@@ -17,6 +17,7 @@ from planner.cli.commands import (
     open_source,
 )
 from planner.cli.files import STDIO, is_same_file, naming, shown_name, write_output
+from planner.cli.measurements import estimate_block, with_measured_estimates
 from planner.cli.options import examples, output_format
 from planner.cli.policies import CURVE, Overriding, curve_blocks, policy_options
 from planner.cli.render import show
@@ -88,6 +89,8 @@ def command(
     deployment = overriding.applied(deployment, STDIO if isinstance(found, EngineSource) else source[0])
     with naming(name):
         plan, cached = _planned(deployment, overriding.cache)
+    if overriding.cache is not None:
+        plan = with_measured_estimates(plan, overriding.cache)
     if cached:
         notes = (Block((Row(("the plan was found, not compiled",)),), title="cache"), *notes)
     plan = evolve(plan, findings=(*plan.findings, *findings))
@@ -144,6 +147,8 @@ def summary(plan: Plan, source: str) -> Iterator[Block]:
     yield heading(f"{plan.name or source}: {engine.name or 'vllm'} {version}{runner}")
     yield Block(tuple(_facts(plan, target)))
     yield _graphs(plan)
+    if plan.estimates is not None:
+        yield estimate_block(plan.estimates)
     told = (MODE_PATH, ENGINE_DEFAULT, CURVE)
     yield from decision_blocks(
         [decision for decision in plan.decisions if decision.path not in told and decision.rule not in told]
@@ -178,13 +183,17 @@ def _facts(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
 
 def _sizes(target: ResolvedFamily) -> Iterator[Row]:
     sizes = target.cudagraph_capture_sizes
-    yield Row(("sizes", f"{size_runs(sizes)} tokens ({len(sizes)} sizes)" if sizes else "none"))
+    yield Row(("sizes", _sizes_text(sizes, "token") if sizes else "none"))
     length = target.decode_query_len or 1
     lengths = size_runs(target.uniform_query_lens or (length,))
-    yield Row(
-        ("decode", f"up to {target.max_num_seqs} requests of {lengths} token{'s' if length > 1 else ''}")
-    )
-    yield Row(("step", f"up to {target.max_num_batched_tokens} tokens"))
+    requests = counted(target.max_num_seqs or 0, "request")
+    yield Row(("decode", f"up to {requests} of {lengths} token{'s' if length > 1 else ''}"))
+    yield Row(("step", f"up to {counted(target.max_num_batched_tokens or 0, 'token')}"))
+
+
+def _sizes_text(sizes: Sequence[int], noun: str) -> str:
+    plural = "" if tuple(sizes) == (1,) else "s"
+    return f"{size_runs(sizes)} {noun}{plural} ({counted(len(sizes), 'size')})"
 
 
 def _phases(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
@@ -193,11 +202,11 @@ def _phases(plan: Plan, target: ResolvedFamily) -> Iterator[Row]:
     decode = sorted({entry.num_reqs or 0 for entry in entries if is_decode(entry)})
     prefill = sorted({entry.num_tokens for entry in entries if not is_decode(entry)})
     length = counted(target.decode_query_len or 1, "token")
-    yield Row(("decode", f"{size_runs(decode)} requests ({len(decode)} sizes)" if decode else "no graphs"))
-    yield Row(("prefill", f"{size_runs(prefill)} tokens ({len(prefill)} sizes)" if prefill else "no graphs"))
-    yield Row(("step", f"decode of up to {target.max_num_seqs} requests of {length}"))
+    yield Row(("decode", _sizes_text(decode, "request") if decode else "no graphs"))
+    yield Row(("prefill", _sizes_text(prefill, "token") if prefill else "no graphs"))
+    yield Row(("step", f"decode of up to {counted(target.max_num_seqs or 0, 'request')} of {length}"))
     if target.max_num_batched_tokens is not None:
-        yield Row(("", f"prefill of up to {target.max_num_batched_tokens} tokens"))
+        yield Row(("", f"prefill of up to {counted(target.max_num_batched_tokens, 'token')}"))
 
 
 def _graphs(plan: Plan) -> Block:

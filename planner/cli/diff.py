@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import click
 
 from planner.cli.answers import record, to_json
-from planner.cli.blocks import Block, Row, change_text, heading, value_text
+from planner.cli.blocks import Block, Row, change_text, heading, reasoned_rows, value_text
 from planner.cli.files import read_plan, refuse_two_stdins
 from planner.cli.options import examples, output_format
 from planner.cli.render import show
 from planner.cli.streams import write_stdout
-from planner.describe import counted, size_runs
-from planner.descriptors import PlanEntry
+from planner.describe import by_shape, counted, size_runs
 from planner.diff import Change, Difference, FamilyDiff, PlanDiff, diff
 from planner.documents.data import plain
 from planner.documents.deployment import Json
 from planner.documents.plan import Decision, Finding
+
+T = TypeVar("T")
 
 LOST, GAINED = "lost", "gained"
 SIGNS = {LOST: "-", GAINED: "+"}
@@ -62,9 +62,11 @@ def summary(changes: PlanDiff) -> Iterator[Block]:
     if changes.resolved:
         yield Block(tuple(_change_row(change) for change in changes.resolved), title="resolved values")
     if changes.decisions:
-        yield Block(tuple(_both_sides(changes.decisions, _decision_cells)), title="decisions")
+        yield Block(tuple(_both_sides(changes.decisions, _decision_rows)), title="decisions")
     if changes.findings:
-        yield Block(tuple(_both_sides(changes.findings, _finding_cells)), title="findings")
+        yield Block(tuple(_both_sides(changes.findings, _finding_rows)), title="findings")
+    if changes.estimates:
+        yield Block(tuple(_change_row(change) for change in changes.estimates), title="estimates")
 
 
 def _change_row(change: Change) -> Row:
@@ -83,45 +85,26 @@ def _family_title(family: FamilyDiff) -> str:
 
 def _family_rows(family: FamilyDiff) -> Iterator[Row]:
     for style, entries in ((LOST, family.graphs.lost), (GAINED, family.graphs.gained)):
-        for shape, group in _by_shape(entries):
+        for shape, group in by_shape(entries):
             sizes = size_runs(sorted(entry.num_tokens for entry in group))
             yield Row((SIGNS[style], counted(len(group), "graph"), shape, f"{sizes} tokens"), style)
     if family.reordered:
         yield Row(("~", "captured in another order"))
 
 
-def _by_shape(entries: Iterable[PlanEntry]) -> Iterator[tuple[str, list[PlanEntry]]]:
-    """Entries that differ in their size alone, under words for the rest."""
-    for shape, group in groupby(sorted(entries, key=_shape), key=_shape):
-        yield shape, list(group)
-
-
-def _shape(entry: PlanEntry) -> str:
-    parts = [str(entry.mode)]
-    if entry.uniform_token_count is not None:
-        parts.append(f"requests of {entry.uniform_token_count}")
-    elif entry.max_query_len is not None:
-        parts.append(f"requests of up to {entry.max_query_len}")
-    if entry.num_active_loras:
-        parts.append(counted(entry.num_active_loras, "LoRA"))
-    if entry.num_ubatches > 1:
-        parts.append(f"{entry.num_ubatches} microbatches")
-    if entry.prologue is not None:
-        parts.append(entry.prologue.kind)
-    return ", ".join(parts)
-
-
-def _both_sides(difference: Difference[Any], cells: Any) -> Iterator[Row]:
+def _both_sides(difference: Difference[T], rows: Callable[[T, str], Iterator[Row]]) -> Iterator[Row]:
     for style, items in ((LOST, difference.lost), (GAINED, difference.gained)):
-        yield from (Row((SIGNS[style], *cells(item)), style) for item in items)
+        for item in items:
+            yield from rows(item, style)
 
 
-def _decision_cells(decision: Decision) -> tuple[str, ...]:
-    return decision.path, change_text(decision.asked, decision.became), decision.because
+def _decision_rows(decision: Decision, style: str) -> Iterator[Row]:
+    change = change_text(decision.asked, decision.became)
+    return reasoned_rows((SIGNS[style], decision.path), change, decision.because, style)
 
 
-def _finding_cells(finding: Finding) -> tuple[str, ...]:
-    return finding.severity, finding.code, finding.message
+def _finding_rows(finding: Finding, style: str) -> Iterator[Row]:
+    yield Row((SIGNS[style], finding.severity, finding.code, finding.message), style)
 
 
 def as_json(changes: PlanDiff) -> Json:
@@ -142,6 +125,7 @@ def as_json(changes: PlanDiff) -> Json:
         },
         "decisions": _sides(changes.decisions),
         "findings": _sides(changes.findings),
+        "estimates": [record(change) for change in changes.estimates],
     }
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import click
 
-from planner.cli.streams import OutputError, write_stdout
+from planner.cli.streams import OutputError, output_error, write_stdout
 from planner.documents.deployment import Deployment
 from planner.documents.load import load_document, load_plan
 from planner.documents.plan import Plan
@@ -164,8 +164,7 @@ def write_file(name: str, text: str, *, replaces: bytes) -> None:
         reason = f"{because} {printable(str(folder))}"
         raise OutputError(f"{printable(name)}: cannot be written: {reason}") from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise OutputError(f"{printable(name)}: cannot be written: {printable(reason)}") from None
+        raise output_error(printable(name), error) from None
 
 
 def _keep_foreign(target: Path, name: str, replaces: bytes) -> None:

@@ -15,17 +15,21 @@ from typing import Any
 
 import click
 
-from planner.cli.streams import drop, unwritten, write_stderr, write_stdout
+from planner.cli.options import examples
+from planner.cli.streams import CLOSED, OutputError, drop, unwritten, write_stderr, write_stdout
 from planner.errors import GraphplanError
 
 COMMANDS = (
     "compile",
     "check",
     "import",
+    "export",
     "explain",
+    "estimate",
     "dispatch",
     "diff",
     "traffic",
+    "report",
     "capture",
     "cache",
     "schema",
@@ -93,6 +97,9 @@ class CommandLine(click.Group):
 
 def _exit_after(error: Exception, *, debug: bool) -> Exception:
     """What ends the program after ``error``, once the user was told; click's own errors end it themselves."""
+    if isinstance(error, click.exceptions.Exit) and error.exit_code == 0 and sys.stdout is None:
+        # No command ends like this without a word: this was click, which shows its help to nobody then.
+        error = OutputError(CLOSED)
     if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
         return error
     if debug:
@@ -143,7 +150,12 @@ def _show_version(ctx: click.Context, _: click.Parameter, is_asked: bool) -> Non
     cls=CommandLine,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="\b\nExit codes: 0 fine, 1 findings or differences, 2 bad input or usage,\n"
+    epilog=examples(
+        "planner compile deployment.yaml -o plan.yaml",
+        "planner explain plan.yaml --num-reqs 3 --num-tokens 3",
+        "planner capture plan.yaml --device cpu --shrink",
+    )
+    + "\n\n\b\nExit codes: 0 fine, 1 findings or differences, 2 bad input or usage,\n"
     "3 this machine cannot do it, 70 an internal error.",
 )
 @click.option(

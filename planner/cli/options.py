@@ -35,6 +35,33 @@ def count(least: int) -> Callable[[str], int]:
     return convert
 
 
+def number(least: float, most: float) -> Callable[[str], float]:
+    """The type of options that are numbers from ``least`` to ``most``."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise click.BadParameter(f"{shown(text)} is not a number") from None
+        if not least <= value <= most:
+            raise click.BadParameter(f"{shown(text)} is not within {least:g} and {most:g}")
+        return value
+
+    return convert
+
+
+def not_empty(what: str) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """The callback of parameters that name ``what``: an empty name is a variable that was not set."""
+
+    def checked(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            name = parameter.opts[0] if isinstance(parameter, click.Option) else parameter.human_readable_name
+            raise click.UsageError(f"{name} is empty; give {what}", ctx)
+        return value
+
+    return checked
+
+
 def output_format(*choices: str) -> Callable[[F], F]:
     """``--format``: the first choice is the default."""
     return click.option(

@@ -118,7 +118,7 @@ def counted_by_cache(deployment: Deployment, directory: str | None) -> Histogram
     from planner.traffic.usage import usage_histogram
 
     rows: list[HistogramRow] = []
-    with PlanCache(None if directory is None else Path(directory), create=False) as cache:
+    with PlanCache(directory, create=False) as cache:
         for summary in cache.find(kind=Kind.PLAN):
             # A record that cannot be read is the cache's matter: planner cache check tells of it.
             with suppress(CacheError, DocumentError):

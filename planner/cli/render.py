@@ -12,7 +12,7 @@ from planner.cli.streams import write_stderr, write_stdout
 from planner.documents.tree import printable
 
 WIDTH = 100
-NARROWEST = 40
+NARROWEST = 30
 """The last column is wrapped at ``WIDTH``, but never made narrower than this."""
 
 _INDENT = "  "

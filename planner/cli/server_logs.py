@@ -19,6 +19,9 @@ from planner.verify.against_log import Compared, Comparison
 MAX_BYTES = 1 << 30
 """Bytes of a log that are read at most."""
 
+LONGEST_CELL = 32
+"""Of a value that stands beside another."""
+
 EXPECTED = 'such as "Initializing a V1 LLM engine" or "Capturing CUDA graphs"'
 
 
@@ -77,7 +80,9 @@ def comparison_block(against: AgainstLog) -> Block:
 
 
 def _row(one: Compared) -> Row:
-    plan, server = ("-" if value is None else value_text(value) for value in (one.plan, one.server))
+    plan, server = (
+        "-" if value is None else value_text(value, LONGEST_CELL) for value in (one.plan, one.server)
+    )
     if one.agrees is None:
         return Row((one.subject, plan, server, f"not in the {'log' if one.server is None else 'plan'}"))
     if one.is_incomplete:

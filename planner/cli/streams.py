@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from contextlib import suppress
 from typing import Any
 
+from planner.documents.tree import printable
 from planner.errors import GraphplanError
+
+CLOSED = "standard output is closed; write to a file"
 
 
 class OutputError(GraphplanError):
     """A place that cannot be written to."""
+
+
+class FullError(OutputError):
+    """A disk or device that takes no more of what was to be written there."""
+
+    exit_code = 3
+
+
+OF_THE_MACHINE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS})
+"""Failures of writing that no other name in the same place would mend."""
 
 
 def write_stdout(text: str) -> None:
@@ -21,7 +35,7 @@ def write_stdout(text: str) -> None:
         OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
     """
     if sys.stdout is None:
-        raise OutputError("standard output is closed; write to a file")
+        raise OutputError(CLOSED)
     stream = sys.stdout.buffer
     try:
         stream.write(text.encode())
@@ -49,7 +63,14 @@ def write_stderr(text: str) -> None:
 def unwritten(error: OSError) -> OutputError:
     """What a failed write to standard output is to the user."""
     drop(sys.stdout)
-    return OutputError(f"standard output: cannot be written: {error.strerror or error}")
+    return output_error("standard output", error)
+
+
+def output_error(name: str, error: OSError | ValueError) -> OutputError:
+    """What a failed write to ``name``, as messages call it, is to the user."""
+    number, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (None, None)
+    kind = FullError if number in OF_THE_MACHINE else OutputError
+    return kind(f"{name}: cannot be written: {printable(reason or str(error))}")
 
 
 def drop(stream: Any) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import click
 from attrs import evolve
 
 from planner.cli.blocks import Block, Row, heading
 from planner.cli.files import reading, shown_name, write_output
-from planner.cli.options import count, examples
+from planner.cli.options import count, examples, number
 from planner.cli.render import show
 from planner.describe import counted
-from planner.documents.tree import shown
 from planner.traffic.batching import Batching
 from planner.traffic.histogram import Histogram, dump_histogram
 from planner.traffic.load import Traffic, read_traffic
@@ -25,21 +24,6 @@ EARLIER = rb"(?m)^(block,)?num_reqs,num_tokens,count\r?$"
 DEFAULTS = Batching()
 
 PERCENTILES = (50, 90, 99)
-
-
-def number(least: float, most: float) -> Callable[[str], float]:
-    """The type of options that are numbers from ``least`` to ``most``."""
-
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise click.BadParameter(f"{shown(text)} is not a number") from None
-        if not least <= value <= most:
-            raise click.BadParameter(f"{shown(text)} is not within {least:g} and {most:g}")
-        return value
-
-    return convert
 
 
 @click.command(
@@ -197,10 +181,10 @@ def _other_rows(steps: Mapping[int, int]) -> Iterator[Row]:
 def _percentile(steps: Mapping[int, int], percent: int) -> int:
     """The smallest batch that so many percent of the steps do not pass."""
     left = sum(steps.values()) * percent
-    for number in sorted(steps):
-        left -= 100 * steps[number]
+    for size in sorted(steps):
+        left -= 100 * steps[size]
         if left <= 0:
-            return number
+            return size
     return max(steps)
 
 

@@ -11,6 +11,7 @@ from planner.documents.traffic import without_traffic
 from planner.engines.registry import compiled_by_engine
 from planner.engines.shared import engine_faults, engine_name
 from planner.errors import PlanError
+from planner.estimate import estimate
 from planner.rules.devices import device_findings
 from planner.rules.entries import MAX_ENTRIES
 from planner.rules.settings import SUPPORTED_ENGINES
@@ -52,7 +53,7 @@ def compile_for_engine(deployment: Deployment) -> Plan:
         graphs=graphs,
     )
     findings = (*device_findings(deployment.device), *compiled.findings, *verify(plan))
-    return evolve(plan, findings=findings)
+    return evolve(plan, findings=findings, estimates=estimate(plan))
 
 
 def _version(deployment: Deployment, name: str) -> tuple[Decision, ...]:

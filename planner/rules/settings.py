@@ -13,7 +13,7 @@ from attrs import frozen
 from planner.documents.deployment import Deployment, HfConfig
 from planner.documents.plan import Decision, Microbatching
 from planner.errors import PlanError
-from planner.methods import DFLASH_METHODS, DSPARK, V1_SCHEDULED_METHODS, method_kind
+from planner.methods import DFLASH_METHODS, DSPARK, V1_DRAFT_METHODS, V1_SCHEDULED_METHODS, method_kind
 from planner.modes import PerformanceMode, Runner, Usage
 from planner.rules.breakable import breakable_reason
 from planner.rules.devices import Device, batch_defaults, device_of
@@ -92,9 +92,10 @@ def settle(deployment: Deployment) -> Settings:
     limits = _step_limits(deployment, target, device, usage, performance_mode, ranks)
     max_num_seqs = limits[0]
     draft_tokens = _num_speculative_tokens(deployment)
+    _refuse_crowded_steps(deployment, draft_tokens, max_num_seqs, limits[1])
     active_seqs, active_decisions = _active_seqs(deployment, draft_tokens, max_num_seqs, limits[1])
     runner, runner_because = choose_runner(deployment, target=target, draft=draft)
-    dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, ranks, runner)
+    dense, schedule_decisions = _schedule(deployment, max_num_seqs, draft_tokens, runner)
     return Settings(
         runner=runner,
         optimization_level=2 if engine.optimization_level is None else engine.optimization_level,
@@ -198,13 +199,36 @@ def _lockstep_ranks(deployment: Deployment, target: ModelFacts | None) -> tuple[
     return 1, (independent,)
 
 
+def _refuse_crowded_steps(
+    deployment: Deployment, draft_tokens: int, max_num_seqs: int, max_num_batched_tokens: int
+) -> None:
+    """Refuses a step that has no room for a token of every request, or for the drafts of one.
+
+    Source: vLLM 0.33, the checks of its scheduler config and of its speculative slots.
+    """
+    if max_num_seqs > max_num_batched_tokens:
+        raise PlanError(
+            f"{max_num_seqs} requests do not fit into a step of {max_num_batched_tokens} tokens; raise the "
+            "one or lower the other",
+            fields=("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"),
+        )
+    method = method_kind(deployment.speculative.method) if deployment.speculative else None
+    drafts = method in V1_DRAFT_METHODS and method not in DFLASH_METHODS
+    if drafts and max_num_batched_tokens <= draft_tokens:
+        raise PlanError(
+            f"a step of {max_num_batched_tokens} tokens has no room for one and its {draft_tokens} drafts; "
+            "raise the one or lower the other",
+            fields=("scheduler.max_num_batched_tokens", "speculative.num_speculative_tokens"),
+        )
+
+
 def _active_seqs(
     deployment: Deployment, draft_tokens: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> tuple[int | None, tuple[Decision, ...]]:
     """Most requests that a step schedules, where that is limited (rules 2.7, DFlash).
 
     Raises:
-        PlanError: the drafts of one request are more than the token budget.
+        PlanError: the drafts of one request leave nothing of the token budget.
     """
     asked = deployment.scheduler.max_num_active_seqs
     speculative = deployment.speculative
@@ -212,7 +236,7 @@ def _active_seqs(
         return asked, ()
     drafted = draft_tokens if speculative.method == DSPARK else draft_tokens + 1
     fitting = max_num_batched_tokens // drafted
-    if fitting < 1:
+    if max_num_batched_tokens <= drafted:
         raise PlanError(
             f"each request drafts {drafted} tokens, but the budget of a step is {max_num_batched_tokens}; "
             "raise the one or lower the other",
@@ -272,8 +296,13 @@ def _step_limits(
     if model_len and seqs * model_len < tokens:
         tokens = seqs * model_len
         token_reasons.append(f"no more than {seqs} requests of {model_len} tokens")
+    if scheduler.max_num_batched_tokens is not None:
+        tokens = scheduler.max_num_batched_tokens
     decisions = []
     if scheduler.max_num_seqs is None:
+        if tokens < seqs:
+            seqs = tokens
+            because += f", no more than the token budget {tokens}"
         decisions.append(
             Decision(path="scheduler.max_num_seqs", became=seqs, rule="device-default", because=because)
         )
@@ -281,19 +310,19 @@ def _step_limits(
         because = ", ".join(token_reasons)
         path = "scheduler.max_num_batched_tokens"
         decisions.append(Decision(path=path, became=tokens, rule="device-default", because=because))
-    else:
-        tokens = scheduler.max_num_batched_tokens
     return seqs, tokens, tuple(decisions)
 
 
 def _schedule(
-    deployment: Deployment, max_num_seqs: int, draft_tokens: int, ranks: int, runner: Runner
+    deployment: Deployment, max_num_seqs: int, draft_tokens: int, runner: Runner
 ) -> tuple[tuple[int, ...], tuple[Decision, ...]]:
     """Draft tokens by batch size, empty where the number is fixed."""
     speculative = deployment.speculative
     if speculative is None or speculative.num_speculative_tokens_per_batch_size is None:
         return (), ()
     schedule = speculative.num_speculative_tokens_per_batch_size
+    # Also where they turn out to be independent, which the engine finds out later.
+    ranks = deployment.parallel.data_parallel_size or 1
     rule, because = dropped_schedule(speculative.method, ranks, runner)
     if rule:
         dropped = Decision(

@@ -15,6 +15,7 @@ from cache.directory import (
     access_to,
     databases_set_aside,
     default_directory,
+    directory_of,
     identity,
     prepare_directory,
     refusal,
@@ -38,6 +39,7 @@ from cache.errors import CacheError, Fault
             "linux",
             "/home/me/.cache/graphplan",
         ),
+        ({"GRAPHPLAN_CACHE": " ", "HOME": "/home/me"}, "linux", "/home/me/.cache/graphplan"),
         ({"HOME": "/Users/me"}, "darwin", "/Users/me/Library/Caches/graphplan"),
         ({"XDG_CACHE_HOME": "/x", "HOME": "/Users/me"}, "darwin", "/x/graphplan"),
     ],
@@ -87,6 +89,22 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(CacheError, match="is no directory"):
         prepare_directory(tmp_path / "file", create=True)
+
+
+def test_an_empty_name_is_not_the_current_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("", " "):
+        with pytest.raises(CacheError, match="name of the cache's directory is empty"):
+            directory_of(name)
+    monkeypatch.setenv("GRAPHPLAN_CACHE", "/fast/plans")
+    assert directory_of(None) == Path("/fast/plans")
+    assert directory_of("here") == Path("here")
+
+
+def test_what_cannot_be_looked_at_has_no_identity(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert identity(tmp_path / "file") is not None
+    for path in (tmp_path / "file" / "x", tmp_path / "none", tmp_path / ("a" * 300), Path("a\0b")):
+        assert identity(path) is None
 
 
 def status(mode: int, user: int) -> os.stat_result:

@@ -69,6 +69,20 @@ def with_flips(seed: int) -> Callable[[Path], None]:
     return damage
 
 
+def with_noise(seed: int) -> Callable[[Path], None]:
+    """Writes noise over some hundred bytes anywhere but the first page."""
+
+    def damage(path: Path) -> None:
+        chosen = Random(seed)
+        data = bytearray(path.read_bytes())
+        length = chosen.choice((1, 16, 300))
+        place = chosen.randrange(4096, len(data) - length)
+        data[place : place + length] = chosen.randbytes(length)
+        path.write_bytes(data)
+
+    return damage
+
+
 def running(*statements: str) -> Callable[[Path], None]:
     def damage(path: Path) -> None:
         other = sqlite3.connect(path, isolation_level=None)
@@ -133,6 +147,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "a pipe": pipe,
     "a link": link,
     **{f"flips {seed}": with_flips(seed) for seed in range(40)},
+    **{f"noise {seed}": with_noise(seed) for seed in range(20)},
 }
 
 Damaged = Callable[[str], Path]
@@ -204,6 +219,68 @@ def test_fixing_leaves_a_cache_that_is_clean(damaged: Damaged, name: str) -> Non
     with PlanCache(directory) as cache:
         cache.put_capture(samples.capture(1))
         assert cache.check().problems == ()
+
+
+def contents(directory: Path) -> object:
+    """Everything that is stored, but what was used when, which nothing proves."""
+    with PlanCache(directory) as cache:
+        listed = {one.key: (one.labels, one.blob, one.created, one.num_bytes) for one in cache.list()}
+        return listed, {key: cache.look(key) for key in listed}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_check_finds_noise_wherever_it_changed_anything(sound: Path, tmp_path: Path, seed: int) -> None:
+    directory = tmp_path / "cache"
+    shutil.copytree(sound.parent, directory)
+    before = contents(directory)
+    with_noise(seed)(directory / DATABASE)
+    if check_directory(directory).problems == ():
+        assert contents(directory) == before
+
+
+NO_LABELS = "'', '', '', '', '', 0, 0, NULL, 0.0, 0.0, 0, 0"
+BAD_KEYS = ("'short'", f"x'{'61' * 64}'", f"CAST(x'{'ff' * 64}' AS TEXT)", f"'{'A' * 64}'")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO plans VALUES (NULL, 'x')",
+        *(f"INSERT INTO plans VALUES ({key}, 'x')" for key in BAD_KEYS),
+        *(f"INSERT INTO catalogue VALUES ('plans', {key}, {NO_LABELS})" for key in BAD_KEYS),
+        f"INSERT INTO catalogue VALUES ('odd', '{'a' * 64}', {NO_LABELS})",
+        "UPDATE catalogue SET bytes = 1 WHERE kind = 'captures'",
+        "UPDATE catalogue SET created = 1.5 WHERE kind = 'captures'",
+    ],
+)
+def test_a_check_finds_and_mends_what_no_cache_writes(sound: Path, tmp_path: Path, statement: str) -> None:
+    directory = tmp_path / "cache"
+    shutil.copytree(sound.parent, directory)
+    before = contents(directory)
+    running(statement)(directory / DATABASE)
+    assert not check_directory(directory).is_clean
+    assert check_directory(directory, fix=True).is_clean
+    assert check_directory(directory).problems == ()
+    assert contents(directory) == before
+
+
+def test_damage_that_a_start_does_not_read_costs_it_nothing_and_is_found_by_a_check(
+    sound: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "cache"
+    shutil.copytree(sound.parent, directory)
+    data = (directory / DATABASE).read_bytes()
+    other = samples.digest(7).encode()  # in the record of another plan's capture
+    (directory / DATABASE).write_bytes(data.replace(other, b"sha256:" + b"0" * 64))
+    warnings: list[str] = []
+    cache = SafeCache(directory, warn=warnings.append)
+    found = cache.find_capture(samples.digest(1), samples.ENVIRONMENT, samples.MODEL, "target")
+    cache.close()
+    assert found.record == samples.capture(1)
+    assert warnings == []
+    (problem,) = check_directory(directory).problems
+    assert problem.where == str(samples.capture(7).key)
+    assert "checksum differs" in problem.what
 
 
 def test_another_programs_database_is_kept(damaged: Damaged) -> None:

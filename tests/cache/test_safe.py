@@ -54,7 +54,19 @@ def test_a_cold_cache_touches_nothing(directory: Path, warnings: list[str]) -> N
     assert warnings == []
 
 
-@pytest.mark.parametrize("reason", ["a file", "open to everybody", "a link", "no name"])
+PLACES = {
+    "a file": "is no directory; give another place",
+    "a device": "is no directory; give another place",
+    "below a file": "the cache cannot be made: Not a directory",
+    "open to everybody": "everybody may write to it",
+    "a link": "is a symbolic link",
+    "no name": "the cache cannot be made: embedded null",
+    "an empty name": "the name of the cache's directory is empty",
+    "a long name": "the cache cannot be made: File name too long",
+}
+
+
+@pytest.mark.parametrize("reason", PLACES)
 def test_a_directory_that_is_refused_is_done_without(
     tmp_path: Path, warnings: list[str], reason: str
 ) -> None:
@@ -65,6 +77,15 @@ def test_a_directory_that_is_refused_is_done_without(
         place.symlink_to(tmp_path)
     elif reason == "no name":
         place = "a\0b"
+    elif reason == "a device":
+        place = "/dev/null"
+    elif reason == "below a file":
+        (tmp_path / "place").write_text("mine")
+        place = tmp_path / "place" / "cache"
+    elif reason == "an empty name":
+        place = ""
+    elif reason == "a long name":
+        place = tmp_path / ("a" * 300)
     else:
         place.mkdir()
         place.chmod(0o777)
@@ -74,7 +95,22 @@ def test_a_directory_that_is_refused_is_done_without(
     assert not cache.put_plan(samples.plan())
     (warning,) = warnings
     assert warning.startswith("cache: ")
+    assert PLACES[reason] in warning
     assert warning.endswith("; going on without the cache")
+
+
+def test_a_refusal_of_the_system_is_told_in_words(
+    directory: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    cache = SafeCache(directory, warn=warnings.append)
+    monkeypatch.setattr(PlanCache, "get_plan", refused)
+    assert cache.get_plan(samples.deployment()) is None
+    assert warnings == [
+        "cache: /some/file: the system refuses: Permission denied; going on without the cache"
+    ]
 
 
 def test_a_lost_artifact_is_done_again(directory: Path, warnings: list[str]) -> None:

@@ -120,7 +120,9 @@ def test_more_requests_never_lose_a_graph_under_unchanged_sizes(
         return
     fixed = evolve(deployment.compilation, cudagraph_capture_sizes=target.cudagraph_capture_sizes)
     fixed = evolve(fixed, max_cudagraph_capture_size=None)
-    more = target.max_num_seqs + data.draw(st.integers(1, 64))
+    more = min(target.max_num_seqs + data.draw(st.integers(1, 64)), target.max_num_batched_tokens or 0)
+    if more <= target.max_num_seqs:
+        return
     limits = evolve(deployment.scheduler, max_num_batched_tokens=target.max_num_batched_tokens)
     deployment = evolve(deployment, compilation=fixed, scheduler=limits)
     before = compile_plan(evolve(deployment, scheduler=evolve(limits, max_num_seqs=target.max_num_seqs)))

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from planner import compile_plan, dump_plan, load_deployment, load_plan
+from planner.cli.check import plan_findings
 from planner.documents.digest import is_edited
+from planner.modes import CapturePolicy
+from planner.rules.settings import SUPPORTED_ENGINES
 from planner.verify import verify
+from planner.verify.own_traffic import own_traffic
 from tools.update_generated import PLANS, generated
 
 GENERATED = dict(generated())
@@ -30,7 +34,25 @@ def test_a_shipped_plan_stands_alone(path: Path) -> None:
     plan = load_plan(PLANS / "compiled" / path.name)
     assert plan.name == path.stem
     assert not is_edited(plan)
-    assert compile_plan(plan.deployment).digest == plan.digest == compile_plan(load_deployment(path)).digest
+    own = own_traffic(plan, PLANS / "compiled")
+    assert own.finding is None
+    assert compile_plan(own.deployment).digest == plan.digest == compile_plan(load_deployment(path)).digest
+
+
+@pytest.mark.parametrize("path", DEPLOYMENTS, ids=lambda path: path.stem)
+def test_a_shipped_plan_is_checked_without_errors_and_is_current(path: Path) -> None:
+    found = {
+        finding.code: finding.severity
+        for finding in plan_findings(load_plan(PLANS / "compiled" / path.name), PLANS / "compiled")
+    }
+    assert "error" not in found.values()
+    assert not found.keys() & {"edited", "stale", "deployment-refused", "traffic-not-read", "traffic-changed"}
+
+
+def test_one_shipped_plan_is_of_the_traffic_policy_and_one_at_least_of_each_engine() -> None:
+    plans = [load_plan(PLANS / "compiled" / path.name) for path in DEPLOYMENTS]
+    assert any(plan.deployment.capture.policy is CapturePolicy.TRAFFIC for plan in plans)
+    assert {plan.deployment.engine.name or "vllm" for plan in plans} == set(SUPPORTED_ENGINES)
 
 
 @pytest.mark.parametrize("path", HAND_WRITTEN, ids=lambda path: path.stem)

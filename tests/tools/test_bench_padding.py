@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from planner.traffic.histogram import HistogramRow, dump_histogram, histogram_of
+from planner.traffic.lines import SKIPPING
 from tests.planner.traffic.texts import AZURE, METRICS
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -110,8 +112,15 @@ def test_people_get_a_table(tmp_path: Path) -> None:
     [
         (("none.csv",), "none.csv: no such file"),
         (("README.md",), "README.md: holds no trace"),
-        (("README.md", "--rate", "0"), "argument --rate: invalid positive number value: '0'"),
-        (("README.md", "--rate", "nan"), "argument --rate: invalid positive number value: 'nan'"),
+        (("README.md", "--rate", "0"), "argument --rate: '0' is not a number above 0, up to 1048576"),
+        (("README.md", "--rate", "nan"), "argument --rate: 'nan' is not a number above 0, up to 1048576"),
+        (("README.md", "--rate", "fast"), "argument --rate: 'fast' is not a number\n"),
+        (
+            ("README.md", "--graphs", "9999999"),
+            "argument --graphs: '9999999' is not a whole number above 0, up to 512",
+        ),
+        (("README.md", "--max-num-seqs", "1048576"), "argument --max-num-seqs: '1048576' is not a whole"),
+        (("README.md", "--chunk", "1.5"), "argument --chunk: '1.5' is not a whole number\n"),
     ],
 )
 def test_faults_are_told_without_a_traceback(args: tuple[str, ...], what: str) -> None:
@@ -119,6 +128,23 @@ def test_faults_are_told_without_a_traceback(args: tuple[str, ...], what: str) -
     assert done.returncode == 2
     assert what in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(AZURE.encode()), "is gzip-compressed; unpack it\n"),
+        (AZURE.encode("utf-16"), "is UTF-16; convert it to UTF-8\n"),
+        (f"{AZURE}yesterday,1,2\n".encode(), f"; {SKIPPING}\n"),
+    ],
+    ids=["gzip", "utf-16", "malformed row"],
+)
+def test_what_is_advised_can_be_done(tmp_path: Path, content: bytes, what: str) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    done = bench(path)
+    assert done.returncode == 2
+    assert done.stderr.endswith(what)
 
 
 def test_counts_without_decode_are_refused(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from cache.store import PlanCache
 from planner import dump_plan
 from planner.cli.cache import age_text, size_text
 from tests.cache import samples
-from tests.planner.cli.conftest import Run, one_line
+from tests.planner.cli.conftest import PROJECT, Run, one_line
 
 
 @pytest.fixture
@@ -189,7 +189,62 @@ def test_without_a_command_there_is_help(run: Run) -> None:
     result = run("cache")
     assert result.exit_code == 0
     assert "prune" in result.stdout
-    assert "--cache is empty" in one_line(run("cache", "list", "--cache", "").stderr)
+
+
+EMPTY = [
+    *(("cache", command, "--cache", "") for command in ("list", "check", "prune", "clear")),
+    ("cache", "show", "--cache", "", "3ffe"),
+    ("cache", "export", "--cache", " ", "cache.zip"),
+    ("cache", "import", "--cache", "", "cache.zip"),
+    ("compile", "--cache", "", PROJECT / "plans" / "deployments" / "qwen3-8b-dflash.yaml"),
+    ("capture", "--cache", "", PROJECT / "plans" / "small-decode.yaml"),
+    *(("cache", "list", option, "") for option in ("--model", "--gpu", "--engine", "--digest")),
+    ("cache", "export", ""),
+    ("cache", "import", ""),
+]
+
+
+@pytest.mark.parametrize("arguments", EMPTY, ids=lambda arguments: " ".join(map(str, arguments[:3])))
+def test_an_empty_name_is_told_and_nothing_is_made_in_the_current_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[object, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert " is empty; give " in one_line(result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_variable_is_as_good_as_none(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("GRAPHPLAN_CACHE", ""), ("XDG_CACHE_HOME", str(tmp_path / "home"))):
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    message = one_line(run("cache", "list").stderr)
+    assert message == f"planner: error: {tmp_path / 'home' / 'graphplan'}: there is no cache here"
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "file", "file/below"])
+def test_a_place_that_is_no_directory_is_one_line(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for command in ("list", "check", "prune", "clear"):
+        result = run("cache", command, "--cache", place)
+        assert result.exit_code in (2, 3)
+        message = one_line(result.stderr)
+        assert message.startswith(f"planner: error: {place}: ")
+        assert "no directory" in message or "Not a directory" in message
+        assert "internal" not in message
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_word_of_bytes_that_are_no_text_is_one_line(run: Run) -> None:
+    result = run("cache", "list", "--model", "\udcff")
+    assert result.exit_code == 2
+    assert one_line(result.stderr).endswith("stores no text that is no Unicode")
 
 
 @pytest.mark.parametrize(

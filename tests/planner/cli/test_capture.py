@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from cache.keys import stable_digest
+from cache.safe import SafeCache
+from executor.check import CheckReport
+from planner import PlanEntry, load_plan
 from tests.planner.cli.conftest import PROJECT, Run, one_line
 
 MODEL = ("--model", PROJECT / "plans" / "models" / "qwen3-0.6b" / "config.json", "--shrink")
 ON_CPU = (*MODEL, "--device", "cpu")
+SMALL = PROJECT / "plans" / "small-decode.yaml"
 PROLOGUE = PROJECT / "plans" / "dflash-prologue.yaml"
 
 
@@ -90,6 +96,12 @@ def test_a_machine_without_pytorch_exits_with_3(run: Run, monkeypatch: pytest.Mo
         (("--device", "cpu", "--model", "nowhere.json"), "nowhere.json: no such file"),
         (("--device", "cpu", "--memory-budget", "0"), "0 is too small"),
         (("--device", "tpu"), "'tpu' is not one of"),
+        (("--device", "cpu", "--model", ""), "--model is empty; give the name of a config.json"),
+        (("--device", "cpu", "--draft", ""), "--draft is empty; give the name of a config.json"),
+        *((("--ready-after", share), "is not within 0 and 1") for share in ("nan", "inf", "-0.1", "1.01")),
+        (("--ready-after", "most"), "'most' is not a number"),
+        (("--ready-after", "0.5"), "--ready-after is about a cache; name one with --cache DIR"),
+        (("--cold",), "--cold is about a cache; name one with --cache DIR"),
     ],
 )
 def test_wrong_arguments_are_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
@@ -126,3 +138,69 @@ def test_a_cache_that_cannot_be_used_is_a_warning(run: Run, tmp_path: Path) -> N
     result = run("capture", PROLOGUE, *ON_CPU, "--cache", tmp_path / "c")
     assert result.exit_code == 0
     assert result.stderr.count("warning: cache:") == 1
+    assert "is no directory; give another place" in one_line(result.stderr)
+    assert "cold, as the cache cannot be used" in result.stdout
+
+
+def test_a_drafter_for_a_plan_without_one_is_told(run: Run) -> None:
+    result = run("capture", SMALL, *ON_CPU, "--draft", MODEL[1])
+    assert result.exit_code == 2
+    assert "no graphs of a DFlash drafter; leave --draft out" in one_line(result.stderr)
+
+
+def test_options_that_another_leaves_nothing_to_do_are_named(run: Run, tmp_path: Path) -> None:
+    cache = ("--cache", tmp_path / "c", "--ready-after", "0.5")
+    checked = run("capture", SMALL, *MODEL, "--check", "--device", "cuda", "--memory-budget", "4", *cache)
+    assert checked.exit_code == 0
+    assert one_line(checked.stderr) == (
+        "planner: note: without effect with --check: --device, --memory-budget, --cache, --ready-after"
+    )
+    cold = run("capture", SMALL, *ON_CPU, *cache, "--cold")
+    assert cold.exit_code == 0
+    assert one_line(cold.stderr) == "planner: note: without effect with --cold: --ready-after"
+    assert not (tmp_path / "c").exists()
+    assert run("capture", SMALL, *ON_CPU, "--check").stderr == ""
+
+
+def test_without_recorded_traffic_the_order_is_the_plans_and_that_is_told(run: Run, tmp_path: Path) -> None:
+    call = ("capture", SMALL, *ON_CPU, "--cache", tmp_path / "c", "--ready-after", "0.5")
+    assert "no traffic is recorded, so the order is the plan's" in run(*call).stdout
+    plan = load_plan(SMALL)
+    counter = SafeCache(tmp_path / "c")
+    assert counter.add_usage(stable_digest(plan), "target", {plan.entries("target")[-1]: 7})
+    counter.close()
+    assert "the most used graphs came first: 7 replays of 1 graph on record" in run(*call).stdout
+    found = json.loads(run(*call, "--json").stdout)["families"][0]
+    assert found["restart"]["recorded_replays"] == 7
+    assert found["entries"][0]["num_tokens"] == 1
+
+
+def test_a_plan_that_was_edited_since_it_was_compiled_is_captured_and_told(run: Run, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    line = "vllm serve Qwen/Qwen3-0.6B --max-num-seqs 2 --max-num-batched-tokens 64"
+    assert run("compile", "--device", "H200", "-q", "-o", plan, line).exit_code == 0
+    call = ("capture", plan, "--device", "cpu", "--shrink")
+    assert run(*call).stderr == ""
+    text = plan.read_text()
+    edited = "".join(row for row in text.splitlines(True) if "{mode: FULL, num_tokens: 2," not in row)
+    assert edited != text
+    plan.write_text(edited)
+    result = run(*call)
+    assert result.exit_code == 0
+    assert one_line(result.stderr).startswith(
+        f"planner: note: {plan} was changed after it was compiled: its graphs are captured as they stand"
+    )
+    assert "edited" in run("check", plan).stdout
+
+
+def test_a_check_looks_at_the_drafter_as_well(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counting(_: object, entries: Sequence[PlanEntry]) -> CheckReport:
+        asked.append(len(entries))
+        return CheckReport(findings=(), num_operations=3)
+
+    monkeypatch.setattr("executor.check.check_factory", counting)
+    assert run("capture", PROLOGUE, *MODEL, "--check").exit_code == 0
+    plan = load_plan(PROLOGUE)
+    assert asked == [len(plan.entries("target")), len(plan.entries("draft"))]

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from planner import compile_plan, dump_plan, load_deployment
 from planner.cli import server_logs
-from tests.planner.cli.conftest import DEPLOYMENT, PROJECT, Run, one_line
+from planner.traffic.histogram import Histogram, HistogramRow
+from tests.planner.cli.conftest import DEPLOYMENT, PLAN_BY_HAND, PROJECT, Run, one_line
 
 LOGS = PROJECT / "tests" / "data" / "server-logs"
 DFLASH = PROJECT / "plans" / "compiled" / "qwen3-8b-dflash.yaml"
@@ -329,6 +331,30 @@ def test_a_manifest_comes_from_standard_input_too(run: Run) -> None:
     assert result.stdout.startswith("::warning line=")
 
 
+def test_a_value_that_nothing_asks_for_is_told_once_for_all_files(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("vllm serve m --max-num-seqs $M")
+    (tmp_path / "b.sh").write_text("vllm serve m")
+    result = run("check", "--set", "M=4", "--set", "N=4", tmp_path / "a.sh", tmp_path / "b.sh")
+    assert result.exit_code == 0
+    assert result.stderr == "planner: note: --set N has no effect: nothing asks for its value\n"
+
+
+def test_what_a_script_takes_from_elsewhere_is_a_finding(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("source .env\nfor i in 1; do vllm serve m; done\n")
+    (report,) = json.loads(run("check", tmp_path / "a.sh", "--format", "json").stdout)
+    found = [finding["message"] for finding in report["findings"] if finding["code"] == "command-line"]
+    assert "line 1: .env is not read; give what it sets with --set" in found
+    assert any("the server is started in the loop of line 2" in message for message in found)
+
+
+def test_a_manifest_without_a_server_says_where_it_may_be(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("# vllm serve\ninclude: [b.yaml]\nservices:\n  a: {image: x}\n")
+    result = run("check", tmp_path / "a.yaml")
+    assert result.exit_code == 2
+    assert "include b.yaml is not read; import it by itself" in one_line(result.stderr)
+    assert run("check", "--skip-others", tmp_path / "a.yaml").exit_code == 0
+
+
 def test_the_hook_and_the_workflow_call_what_exists(run: Run) -> None:
     hooks = (PROJECT / ".pre-commit-hooks.yaml").read_text()
     workflow = (EXAMPLES / "check-plans.workflow.yml").read_text()
@@ -337,3 +363,97 @@ def test_the_hook_and_the_workflow_call_what_exists(run: Run) -> None:
     described = run("check", "--help").stdout
     assert options
     assert all(option in described for option in options)
+
+
+# Plans of the traffic policy ----------------------------------------------------------------------
+
+FOR_TRAFFIC = """\
+apiVersion: graphplan/v1
+kind: Deployment
+scheduler: {max_num_seqs: 64}
+capture: {policy: traffic, traffic: traffic.csv, max_graphs: 6}
+"""
+COUNTS = "num_reqs,num_tokens,count\n3,3,50\n20,20,30\n"
+
+
+@pytest.fixture
+def traffic_plan(run: Run, tmp_path: Path) -> Path:
+    """The plan of a deployment that names a histogram beside it."""
+    (tmp_path / "traffic.csv").write_text(COUNTS)
+    (tmp_path / "for-traffic.yaml").write_text(FOR_TRAFFIC)
+    path = tmp_path / "for-traffic.plan.yaml"
+    assert run("compile", tmp_path / "for-traffic.yaml", "-o", path, "-q").exit_code == 0
+    return path
+
+
+def test_a_plan_for_traffic_passes_wherever_it_is_checked_from(
+    run: Run, traffic_plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("check", traffic_plan, "--strict").exit_code == 0
+    assert codes(run, traffic_plan) == codes(run, traffic_plan.with_name("for-traffic.yaml"))
+    monkeypatch.chdir(traffic_plan.parent)
+    assert run("check", traffic_plan.name, "--strict").exit_code == 0
+    assert run("check", "-", "--strict", input=traffic_plan.read_text()).exit_code == 0
+
+
+def test_a_plan_for_traffic_of_an_absolute_name_passes(run: Run, traffic_plan: Path, tmp_path: Path) -> None:
+    absolute = f"traffic: {tmp_path / 'traffic.csv'},"
+    traffic_plan.write_text(traffic_plan.read_text().replace("traffic: traffic.csv,", absolute))
+    elsewhere = tmp_path / "folder"
+    elsewhere.mkdir()
+    moved = traffic_plan.rename(elsewhere / "plan.yaml")
+    assert run("check", moved, "--strict").exit_code == 0
+
+
+def test_a_plan_whose_traffic_is_gone_is_checked_as_far_as_it_goes(run: Run, traffic_plan: Path) -> None:
+    traffic_plan.with_name("traffic.csv").unlink()
+    result = run("check", traffic_plan, "--strict")
+    assert result.exit_code == 0
+    assert codes(run, traffic_plan)["traffic-not-read"] == "info"
+    words = " ".join(result.stdout.split())
+    assert "traffic.csv: no such file; whether the plan is current was not looked at" in words
+
+
+def test_a_plan_whose_traffic_cannot_be_read_any_more_is_told(run: Run, traffic_plan: Path) -> None:
+    traffic_plan.with_name("traffic.csv").write_text(f"{COUNTS}many,1,1\n")
+    assert run("check", traffic_plan).exit_code == 0
+    assert codes(run, traffic_plan)["traffic-not-read"] == "warning"
+
+
+def test_a_plan_whose_traffic_has_changed_is_told_with_what_to_do(run: Run, traffic_plan: Path) -> None:
+    histogram = traffic_plan.with_name("traffic.csv")
+    histogram.write_text(COUNTS.replace("30", "31"))
+    result = run("check", traffic_plan)
+    assert result.exit_code == 0
+    assert codes(run, traffic_plan)["traffic-changed"] == "warning"
+    assert "counts other traffic than the plan was made for" in " ".join(result.stdout.split())
+    assert run("compile", traffic_plan, "--traffic", histogram, "-o", traffic_plan, "-q").exit_code == 0
+    assert run("check", traffic_plan, "--strict").exit_code == 0
+
+
+def test_a_plan_for_traffic_goes_stale_like_any_other(run: Run, traffic_plan: Path) -> None:
+    traffic_plan.write_text(traffic_plan.read_text().replace("max_num_seqs: 64", "max_num_seqs: 32"))
+    assert codes(run, traffic_plan).items() >= {"edited": "warning", "stale": "warning"}.items()
+
+
+def test_a_plan_for_the_counts_of_a_cache_is_not_compared(run: Run, traffic_plan: Path) -> None:
+    traffic_plan.write_text(traffic_plan.read_text().replace("traffic: traffic.csv", "traffic: cache"))
+    assert run("check", traffic_plan).exit_code == 0
+    assert codes(run, traffic_plan)["traffic-not-read"] == "info"
+
+
+def test_a_plan_that_was_compiled_for_counts_from_python_is_not_compared(run: Run, tmp_path: Path) -> None:
+    rows = (HistogramRow(num_tokens=3, num_reqs=3, count=5),)
+    deployment = load_deployment(FOR_TRAFFIC.replace("traffic: traffic.csv, ", ""))
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(compile_plan(deployment, histogram=Histogram(rows=rows))))
+    assert run("check", path).exit_code == 0
+    assert codes(run, path)["traffic-not-read"] == "info"
+
+
+def test_the_policy_of_a_plan_by_hand_that_names_no_traffic_is_no_news(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "by-hand.yaml"
+    path.write_text(PLAN_BY_HAND + "deployment: {capture: {policy: traffic}}\n")
+    result = run("check", path)
+    assert result.exit_code == 0
+    assert "traffic-not-read" not in codes(run, path)

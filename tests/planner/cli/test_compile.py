@@ -171,7 +171,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(
 
     monkeypatch.setattr(Path, "replace", fail)
     result = run("compile", deployment, "-o", output, "-q")
-    assert result.exit_code == 2
+    assert result.exit_code == 3
     assert "No space left on device" in one_line(result.stderr)
     assert output.read_text() == "kind: Plan  # precious"
     assert sorted(os.listdir(tmp_path)) == ["deployment.yaml", "plan.yaml"]

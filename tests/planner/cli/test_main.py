@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,7 @@ WRITING = [
     "--help",
     "--version",
     "compile --help",
+    "cache list --help",
     "schema plan",
     "compile plans/deployments/qwen3-8b-dflash.yaml -q",
     "explain plans/small-decode.yaml --num-reqs 1 --num-tokens 1",
@@ -143,8 +145,23 @@ def test_a_full_disk_is_one_line(args: str) -> None:
             stderr=subprocess.PIPE,
             check=False,
         )
-    assert process.returncode == 2
+    assert process.returncode == 3
     assert one_line(process.stderr.decode()).startswith("planner: error: standard output: cannot be written")
+
+
+@pytest.mark.parametrize("args", WRITING)
+@pytest.mark.parametrize("errors", ["", "2>&-"])
+def test_a_closed_output_is_one_line(args: str, errors: str) -> None:
+    process = subprocess.run(
+        f"exec {shlex.quote(sys.executable)} -m planner.cli.main {args} >&- {errors}",
+        shell=True,
+        cwd=PROJECT,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert process.returncode == 2
+    said = "" if errors else "planner: error: standard output is closed; write to a file\n"
+    assert process.stderr.decode() == said
 
 
 @needs_full
@@ -156,6 +173,8 @@ def test_a_full_disk_is_one_line(args: str) -> None:
         ("comple", 2),
         ("compile plans/deployments/qwen3-8b-dflash.yaml", 0),
         ("check plans/compiled/qwen3-8b-dflash.yaml --strict", 1),
+        ("--help", 0),
+        ("--version", 0),
     ],
 )
 def test_where_nothing_can_be_said_the_exit_code_still_tells(args: str, code: int) -> None:

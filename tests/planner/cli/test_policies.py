@@ -1,3 +1,4 @@
+import gzip
 import json
 from pathlib import Path
 
@@ -8,7 +9,9 @@ from planner import compile_plan, load_deployment, load_plan
 from planner.documents.plan import TARGET
 from planner.modes import CapturePolicy
 from planner.traffic.histogram import Histogram, HistogramRow, dump_histogram, histogram_of
-from tests.planner.cli.conftest import Run
+from planner.traffic.lines import SKIPPING
+from tests.planner.cli.conftest import PROJECT, Run
+from tests.planner.traffic.texts import AZURE
 
 DEPLOYMENT = """\
 apiVersion: graphplan/v1
@@ -116,3 +119,53 @@ def test_explain_shows_the_padding_under_each_policy(run: Run, deployment: Path)
     assert "under other policies covering FULL 12 tokens, 12 requests of 1 3 tokens of padding" in words
     found = json.loads(run("explain", plan, *batch, "--format", "json").stdout)
     assert found["other_policies"]["covering"]["padding_tokens"] == 3
+
+
+def test_a_policys_many_sizes_keep_summary_and_diff_within_the_width(run: Run, deployment: Path) -> None:
+    plan, other = deployment.with_name("plan.yaml"), deployment.with_name("other.yaml")
+    histogram = PROJECT / "plans" / "traffic" / "azure-2023-conversation.csv"
+    run("compile", deployment, "-o", plan, "-q")
+    summary = run("compile", deployment, "-o", other, "--traffic", histogram, "--max-graphs", 24).stderr
+    difference = run("diff", plan, other).stdout
+    for text in (summary, difference):
+        assert "sizes, as many as max_graphs 24 allows" in " ".join(text.split())
+        assert max(map(len, text.splitlines())) <= 100
+
+
+def test_one_size_is_one_size(run: Run, deployment: Path) -> None:
+    deployment.write_text(DEPLOYMENT.replace("64", "1"))
+    traffic = deployment.with_name("traffic.csv")
+    stderr = run("compile", deployment, "--traffic", traffic, "--max-graphs", 1).stderr
+    assert "sizes      1 token (1 size)\n" in stderr
+    assert "decode     up to 1 request of 1 token\n" in stderr
+    assert "1 size, as many as max_graphs 1 allows" in stderr
+
+
+def test_traffic_for_wider_servers_is_told_on_compile_and_check(run: Run, deployment: Path) -> None:
+    deployment.write_text(DEPLOYMENT.replace("64", "16"))
+    plan = deployment.with_name("plan.yaml")
+    traffic = deployment.with_name("traffic.csv")
+    result = run("compile", deployment, "--traffic", traffic, "-o", plan)
+    words = "37.5% of the counted decode steps have more than 16 requests"
+    assert words in " ".join(result.stderr.split())
+    assert words in " ".join(run("check", plan).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(AZURE.encode()), "traffic.csv: is gzip-compressed; unpack it\n"),
+        (AZURE.encode("utf-16"), "traffic.csv: is UTF-16; convert it to UTF-8\n"),
+        (b"\1\2\0\0\3\4", "traffic.csv: is binary; give text, such as CSV\n"),
+        (f"{AZURE}yesterday,1,2\n".encode(), f"; {SKIPPING}\n"),
+    ],
+    ids=["gzip", "utf-16", "binary", "malformed row"],
+)
+def test_what_is_advised_about_traffic_can_be_done(
+    run: Run, deployment: Path, content: bytes, what: str
+) -> None:
+    traffic = deployment.with_name("traffic.csv")
+    traffic.write_bytes(content)
+    result = run("compile", deployment, "--traffic", traffic)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(what)

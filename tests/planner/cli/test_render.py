@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from planner.cli.blocks import Block, Row, change_text, value_text
+import pytest
+
+from planner.cli.blocks import Block, Row, change_text, decision_blocks, value_text
 from planner.cli.render import plain
+from planner.documents.plan import Decision
 
 
 def test_columns_align_and_numbers_stand_to_the_right() -> None:
@@ -39,3 +42,36 @@ def test_values_are_short() -> None:
     assert len(value_text("x" * 500)) == 60
     assert change_text(None, 1) == "1"
     assert change_text(2, None) == "2 -> null"
+
+
+def test_long_lists_of_sizes_show_both_their_ends_and_no_size_in_part() -> None:
+    primes = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71]
+    assert value_text(primes) == "[2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, ..., 71]"
+    assert value_text(primes, 20) == "[2, 3, 5, ..., 71]"
+    assert value_text(primes, 4) == "[..., 71]"
+
+
+def test_a_long_value_stands_above_its_reason_and_leaves_that_its_room() -> None:
+    decisions = [
+        Decision(path="compilation.mode", became="NONE", rule="r", because="short"),
+        Decision(
+            path="compilation.cudagraph_capture_sizes",
+            became=[number * number for number in range(1, 30)],
+            rule="r",
+            because="many words " * 20,
+        ),
+    ]
+    text = plain(decision_blocks(decisions))
+    assert max(map(len, text.splitlines())) <= 100
+    first, second, third, fourth = text.splitlines()[1:5]
+    assert first.split() == ["compilation.mode", "NONE", "short"]
+    assert first.index("short") == second.index("[") == fourth.index("many")
+    assert f"{second} {third.strip()}".endswith(", ..., 841]")
+
+
+@pytest.mark.parametrize("longest", ["FULL_AND_PIECEWISE", "a word " * 9])
+def test_decisions_stay_within_the_width(longest: str) -> None:
+    decision = Decision(
+        path="resolved.target.cudagraph_mode_and_more", became=longest, rule="r", because="many words " * 20
+    )
+    assert max(map(len, plain(decision_blocks([decision])).splitlines())) <= 102

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -175,7 +177,39 @@ def test_a_file_that_cannot_be_read_is_told(run: Run, name: str, what: str) -> N
 
 def test_endless_bytes_without_a_line_end_are_refused(run: Run) -> None:
     result = run("traffic", "/dev/zero")
-    assert "/dev/zero:1:1: longer than 1048576 bytes" in one_line(result.stderr)
+    assert "/dev/zero: is binary; give text" in one_line(result.stderr)
+    result = run("traffic", "-", input="1," * 600_000)
+    assert "standard input:1:1: longer than 1048576 bytes" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize("skip", [(), ("--skip-malformed",)])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(AZURE.encode()), "is gzip-compressed; unpack it"),
+        (lzma.compress(AZURE.encode()), "is xz-compressed; unpack it"),
+        (AZURE.encode("utf-16"), "is UTF-16; convert it to UTF-8"),
+        (AZURE.encode("utf-16-le"), "is UTF-16; convert it to UTF-8"),
+        (AZURE.encode("utf-16-be"), "is UTF-16; convert it to UTF-8"),
+        (AZURE.encode("utf-32"), "is UTF-32; convert it to UTF-8"),
+        (b"\x7fELF\2\1\1\0\0\0", "is binary; give text, such as CSV"),
+        (b"\0", "is binary; give text, such as CSV"),
+    ],
+    ids=["gzip", "xz", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "program", "zero"],
+)
+def test_a_file_that_is_no_text_is_told_as_such_and_never_skipped(
+    run: Run, content: bytes, what: str, skip: tuple[str, ...]
+) -> None:
+    result = run("traffic", "-", *skip, input=content)
+    assert result.exit_code == 2
+    assert one_line(result.stderr) == f"planner: error: standard input: {what}"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_the_machines_fault(run: Run, azure: Path) -> None:
+    result = run("traffic", azure, "-o", "/dev/full")
+    assert result.exit_code == 3
+    assert one_line(result.stderr) == "planner: error: /dev/full: cannot be written: No space left on device"
 
 
 def test_it_runs_as_a_program(program: Program) -> None:

@@ -50,7 +50,7 @@ def test_limits_of_a_step_follow_device_and_usage(
         ({"engine": {"performance_mode": "throughput"}, "scheduler": {"max_num_seqs": 4}}, 4, 16384),
         ({"scheduler": {"max_num_seqs": 2}, "model": {"max_model_len": 1000}}, 2, 2000),
         ({"scheduler": {"enable_chunked_prefill": False}, "model": {"max_model_len": 32768}}, 1024, 32768),
-        ({"scheduler": {"max_num_batched_tokens": 100}, "model": {"max_model_len": 32768}}, 1024, 100),
+        ({"scheduler": {"max_num_batched_tokens": 100}, "model": {"max_model_len": 32768}}, 100, 100),
         (
             {
                 "parallel": {
@@ -59,7 +59,7 @@ def test_limits_of_a_step_follow_device_and_usage(
                     "all2all_backend": "deepep_low_latency",
                 }
             },
-            1024,
+            256,
             256,
         ),
     ],
@@ -192,3 +192,45 @@ def test_dflash_never_schedules_more_requests_than_its_drafts_leave_room_for() -
     settings = settle(deployment(speculative=speculative, scheduler=limits))
     assert settings.max_num_active_seqs == 64
     assert "scheduler.max_num_active_seqs" in {decision.path for decision in settings.decisions}
+
+
+def test_holes_of_a_server_whose_limit_is_left_open_stop_at_what_drafts_leave_room_for() -> None:
+    plan = compile_plan(
+        deployment(device={"name": "H200"}, speculative={"method": "dflash", "num_speculative_tokens": 15})
+    )
+    assert plan.resolved["target"].max_num_seqs == 1024
+    assert plan.resolved["target"].max_num_active_seqs == 512
+    (hole,) = [finding for finding in plan.findings if finding.code == "decode-hole"]
+    assert "uniform decode of 33 to 512 requests" in hole.message
+
+
+def test_a_schedule_is_dropped_over_ranks_that_turn_out_to_be_independent() -> None:
+    """The engine drops it before it knows that a model without experts leaves its ranks alone."""
+    speculative = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "num_speculative_tokens_per_batch_size": [[1, 4, 3], [5, 8, 1]],
+    }
+    parallel = {"data_parallel_size": 2, "is_moe_model": False}
+    settings = settle(deployment(speculative=speculative, parallel=parallel))
+    assert (settings.data_parallel_size, settings.query_lens) == (1, (4,))
+    assert "schedule-needs-one-rank" in {decision.rule for decision in settings.decisions}
+
+
+def test_a_step_has_a_token_for_each_request() -> None:
+    assert settle(deployment(scheduler={"max_num_seqs": 8, "max_num_batched_tokens": 8})).max_num_seqs == 8
+    with pytest.raises(PlanError, match="9 requests do not fit into a step of 8 tokens"):
+        settle(deployment(scheduler={"max_num_seqs": 9, "max_num_batched_tokens": 8}))
+
+
+@pytest.mark.parametrize(
+    ("method", "least"), [("eagle3", 4), ("mtp", 4), ("draft_model", 4), ("dflash", 5), ("ngram", 1)]
+)
+def test_a_step_has_a_token_beside_the_drafts_of_a_request(method: str, least: int) -> None:
+    speculative = {"method": method, "num_speculative_tokens": 3}
+    limits = {"max_num_seqs": 1, "max_num_batched_tokens": least}
+    assert settle(deployment(speculative=speculative, scheduler=limits)).max_num_batched_tokens == least
+    if least > 1:
+        limits = {"max_num_seqs": 1, "max_num_batched_tokens": least - 1}
+        with pytest.raises(PlanError, match=r"raise the one or lower the other"):
+            settle(deployment(speculative=speculative, scheduler=limits))

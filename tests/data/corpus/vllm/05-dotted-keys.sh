@@ -1,4 +1,4 @@
 vllm serve Qwen/Qwen3-8B \
   -cc.cudagraph_mode=FULL_DECODE_ONLY \
   -cc.max_cudagraph_capture_size=256 \
-  --compilation-config.pass_config.fuse_attn_quant true
+  -cc.pass_config.fuse_attn_quant true
