@@ -38,12 +38,11 @@ from executor.runner import TargetRunner
 from executor.verify import Verdict, verify_entries
 from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry
 from planner.documents.plan import DRAFT, TARGET, Plan
+from planner.estimate.stand_in import gathered_tokens
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 BLOCK_SIZE = 16
-CONTEXT_TOKENS = 256
-"""Tokens of a request beyond its query that the stand-in's cache has room for, by default."""
 
 
 @frozen(kw_only=True)
@@ -381,12 +380,7 @@ def _draft_length(plan: Plan) -> int:
 
 def _max_model_len(plan: Plan, stand_in: StandIn) -> int:
     """Room for the longest query of a graph and some context, within what the model takes."""
-    longest = 1
-    for entries in plan.graphs.values():
-        for entry in entries:
-            own = entry.max_query_len or entry.uniform_token_count
-            longest = max(longest, own or -(-entry.num_tokens // (entry.num_reqs or entry.num_tokens)))
-    wanted = stand_in.max_model_len or longest + CONTEXT_TOKENS
+    wanted = stand_in.max_model_len or gathered_tokens(plan)
     return min(wanted, stand_in.model.max_position_embeddings)
 
 

@@ -1,4 +1,4 @@
-"""What a capture with the project's reference models is estimated by: how much context they copy."""
+"""How long requests are in a capture with the project's reference models, which estimates go by as well."""
 
 from __future__ import annotations
 
