@@ -120,7 +120,7 @@ def one_start(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def textbook(rig: Rig) -> list[Any]:
-    """A warm-up forward and ``torch.cuda.graph`` for each entry, in one pool; whole also where pieces are due."""
+    """A warm-up forward and ``torch.cuda.graph`` for each entry, in one pool; pieces are left out."""
     pool, graphs = None, []
     with torch.no_grad():
         for part in rig.parts():

@@ -14,6 +14,7 @@ from attrs import define, evolve, field, frozen
 
 from executor.backends.base import GraphPool, Recording
 from executor.calls import AtenCall
+from executor.capture_loop import reason_of
 from executor.errors import CaptureError
 from executor.manager import CudaGraphManager
 from executor.materialize.device import GraphDevice
@@ -78,13 +79,14 @@ class _Save:
     noted: Sequence[AtenCall]
     graphs: dict[tuple[int, int], Relocation] = field(factory=dict)
     twins: list[EntryGraphs] = field(factory=list)
+    failures: dict[PlanEntry, str] = field(factory=dict)
 
     def run(self, about: Mapping[str, str]) -> Saving:
         entries = self.manager.captured_entries
         twin = self.device.backend.new_pool()
         try:
             with torch.no_grad(), self.device.backend.session():
-                recorded = [self._twice(entry, twin) for entry in entries]
+                recorded = [(entry, self._again(entry, twin)) for entry in entries]
                 places = self._places(twin)
                 saved = [self._entry(number, *pair, places, twin) for number, pair in enumerate(recorded)]
                 calls, kernels = self._kernels(places)
@@ -95,10 +97,17 @@ class _Save:
 
     # Recording
 
-    def _twice(self, entry: PlanEntry, twin: GraphPool) -> tuple[PlanEntry, EntryGraphs]:
-        graphs = self.manager.record_twin(entry, twin)
+    def _again(self, entry: PlanEntry, pool: GraphPool) -> EntryGraphs | None:
+        """Records an entry once more; None where that fails, for the reason in ``failures``."""
+        try:
+            graphs = self.manager.record_twin(entry, pool)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever cannot be recorded costs its entry, not the file
+            self.failures[entry] = f"it could not be recorded once more: {reason_of(error)}"
+            return None
         self.twins.append(graphs)
-        return entry, graphs
+        return graphs
 
     def _places(self, twin: GraphPool) -> Places:
         static = self._static_regions()
@@ -120,10 +129,10 @@ class _Save:
     # Entries
 
     def _entry(
-        self, number: int, entry: PlanEntry, twin: EntryGraphs, places: Places, twin_pool: GraphPool
+        self, number: int, entry: PlanEntry, twin: EntryGraphs | None, places: Places, twin_pool: GraphPool
     ) -> SavedEntry:
-        pair: tuple[EntryGraphs, EntryGraphs] | None = self.manager.graphs_of(entry), twin
-        why = ""
+        pair = None if twin is None else (self.manager.graphs_of(entry), twin)
+        why = self.failures.get(entry, "")
         for _ in range(ATTEMPTS):
             if pair is None:
                 break
@@ -155,9 +164,10 @@ class _Save:
         """
         pools = self.manager.pool, twin_pool
         before = [self.device.pool_regions(pool) for pool in pools]
-        own, twin = (self.manager.record_twin(entry, pool) for pool in pools)
-        self.twins += [own, twin]
-        return (own, twin) if before == [self.device.pool_regions(pool) for pool in pools] else None
+        own, twin = (self._again(entry, pool) for pool in pools)
+        if own is None or twin is None or before != [self.device.pool_regions(pool) for pool in pools]:
+            return None
+        return own, twin
 
     def _graph(self, own: Recording, twin: Recording, places: Places) -> Relocation:
         driver = self.device.driver

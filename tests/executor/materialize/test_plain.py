@@ -174,6 +174,9 @@ DAMAGES: dict[str, Any] = {
     "endless parameters": replaced(KERNEL_AT + 6, 0xFFFFFFFF),
     "endless attributes": replaced(KERNEL_AT + 5, 0xFFFFFFFF << 32),
     "fewer than no attributes": replaced(KERNEL_AT + 5, (1 << 64) - (2 << 32)),
+    "fewer than no attributes behind parameters to match": lambda words: replaced(KERNEL_AT + 6, 39 * 8)(
+        replaced(KERNEL_AT + 5, (1 << 64) - (2 << 32))(words)
+    ),
     "an attribute of no number": replaced(KERNEL_AT + 10, 0),
     "an attribute beyond those known": replaced(KERNEL_AT + 10, 1 << 32 | 4),
     "an edge from no node": replaced(-12, 6),

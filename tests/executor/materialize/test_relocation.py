@@ -181,11 +181,11 @@ def test_a_graph_that_differs_when_it_is_recorded_again_is_refused(other: torch.
 
 def test_what_differs_at_each_recording_and_is_no_address_is_left_out() -> None:
     """Gaps between parameters hold whatever lay there before."""
-    one, two = graph(kernel(POOL, 17, 5)), graph(kernel(TWIN, 18, 5))
+    one, two = graph(kernel(POOL, 0x1122_0017, 5)), graph(kernel(TWIN, 0x1122_0018, 5))
     found = relocated(one, two, places(), NAMES)
     assert found.volatile.tolist() == [10]
     assert found.positions.tolist() == [9]
-    assert found.words.tolist()[9:] == [0, 0, 5]
+    assert found.words.tolist()[9:] == [0, 0x1122_0000, 5]
 
 
 @pytest.mark.parametrize("other", [STATIC + SIZE, STATIC + 8, TWIN])

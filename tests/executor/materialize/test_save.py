@@ -82,26 +82,55 @@ def test_memory_that_is_not_registered_keeps_its_entry_out_of_the_file(world: Ma
     two.check()
 
 
-def test_an_entry_whose_outputs_lie_in_a_shorter_buffer_is_not_saved(world: Make) -> None:
+def test_an_entry_whose_outputs_lie_in_a_shorter_buffer_is_saved_with_the_longer_one(world: Make) -> None:
     one = world(plan=sizes_plan(2, 4))
-    one.capture()
-    saving = one.save()
-    assert saving.obstacles == {
-        one.entries[0]: "an output lies in a buffer that was replaced by a longer one"
-    }
+    content, outputs = saved_by(one)
     two = world(plan=sizes_plan(2, 4))
-    assert list(refused(two.restore(saving.content, one.manager.output_buffers))) == [two.entries[0]]
+    assert not refused(two.restore(content, outputs))
+    assert two.manager.graphs_of(two.entries[0]).outputs["logits"].data_ptr() == (
+        two.manager.output_buffers[0].data_ptr()
+    )
     two.check()
 
 
-def test_restored_graphs_are_saved_by_nobody(world: Make) -> None:
+def test_what_was_restored_is_recorded_to_be_saved_again(world: Make) -> None:
     one = world()
     content, outputs = saved_by(one)
     two = world()
     two.restore(content, outputs)
     saving = two.save()
-    assert set(saving.obstacles) == set(two.entries)
-    assert "was restored itself" in saving.obstacles[two.entries[0]]
+    assert not saving.obstacles
+    three = world()
+    assert not refused(three.restore(saving.content, outputs))
+    three.check()
+
+
+def test_an_entry_that_cannot_be_recorded_once_more_is_not_saved(world: Make) -> None:
+    one = world()
+    one.capture()
+    relu = torch.relu
+    one.more = lambda _, size, hidden: relu(hidden[:, :3] @ hidden) if size == 2 else hidden
+    obstacles = one.save(calls=()).obstacles
+    assert list(obstacles) == [one.entries[3]]
+    assert obstacles[one.entries[3]].startswith("it could not be recorded once more: ")
+    assert "\n" not in obstacles[one.entries[3]]
+
+
+def test_no_memory_to_record_once_more_ends_the_saving(world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = world()
+    one.capture()
+    record, left = one.manager.record_twin, [3]
+
+    def limited(*arguments: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise torch.OutOfMemoryError("no memory")
+        return record(*arguments)
+
+    monkeypatch.setattr(one.manager, "record_twin", limited)
+    with pytest.raises(torch.OutOfMemoryError):
+        one.save()
+    one.check()
 
 
 def test_a_copy_from_the_host_keeps_its_entry_out_of_the_file(world: Make) -> None:

@@ -7,6 +7,7 @@ import json
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import cattrs
@@ -35,6 +36,7 @@ from executor.materialize.saved import (
 )
 from planner.documents.data import entry_data
 from tests.executor.materialize.drawings import SOME
+from tests.executor.materialize.worlds import called_deeper
 from tests.executor.toys import sizes_plan
 
 GRAPH = Relocation(
@@ -332,6 +334,20 @@ def test_nesting_of_any_depth_ends_in_no_traceback(path: str, depth: int) -> Non
     except DamagedError:
         return
     assert rows[OTHER] is not None
+
+
+def test_what_is_read_with_little_depth_left_is_refused_where_there_is_less() -> None:
+    accepted = 0
+    for depth in range(1000, 0, -1):
+        try:
+            saved = unpacked(nested("entries/0/fields", depth))
+        except DamagedError:
+            continue
+        accepted = depth
+        break
+    assert accepted
+    with suppress(DamagedError):
+        called_deeper(60, lambda: dict(saved.rows([ENTRY])))
 
 
 @SOME

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from executor.calls import noted
+from executor.calls import AtenCall, noted
 from executor.guide import CaptureGuide, CaptureOptions
 from executor.manager import CudaGraphManager
 from executor.materialize.driver import GraphCode
@@ -110,8 +110,11 @@ class World:
     def capture(self, **options: Any) -> CaptureReport:
         return self.manager.capture(self.create_forward, options=CaptureOptions(materialize=True, **options))
 
-    def save(self, static: Mapping[str, torch.Tensor] | None = None) -> Saving:
-        calls = noted(self.create_forward, self.manager.captured_entries)
+    def save(
+        self, static: Mapping[str, torch.Tensor] | None = None, calls: Sequence[AtenCall] | None = None
+    ) -> Saving:
+        if calls is None:
+            calls = noted(self.create_forward, self.manager.captured_entries)
         static = self.static() if static is None else static
         return save(self.manager, static, self.machine.device, ABOUT, calls)
 
@@ -119,9 +122,12 @@ class World:
         given: dict[str, Any] = {"static": self.static(), "operations": [add_in_place], **others}
         return Restorer(saved=saved, device=self.machine.device, **given)
 
-    def restore(self, content: bytes, outputs: Sequence[torch.Tensor], **others: Any) -> CaptureReport:
+    def restore(
+        self, content: bytes | SavedCapture, outputs: Sequence[torch.Tensor], **others: Any
+    ) -> CaptureReport:
         """A capture by what another world saved; ``outputs`` are that world's buffers."""
-        restorer = self.restorer(unpacked(content), **others)
+        saved = unpacked(content) if isinstance(content, bytes) else content
+        restorer = self.restorer(saved, **others)
         guide = CaptureGuide(warmed_by_record=True, outputs=output_shapes(outputs), restorer=restorer)
         return self.capture(guide=guide)
 
@@ -178,3 +184,8 @@ def doubled(own: World, num_tokens: int, hidden: torch.Tensor) -> torch.Tensor:
     twice = torch.empty_like(hidden)
     own.machine.launch("triton_double", hidden, twice)
     return twice
+
+
+def called_deeper(frames: int, call: Callable[[], Any]) -> Any:
+    """What ``call`` returns, called with so many frames of Python's stack less."""
+    return called_deeper(frames - 1, call) if frames else call()
