@@ -114,7 +114,8 @@ IDLE = {
 @click.option(
     "--materialize",
     is_flag=True,
-    help="Keep the graphs themselves in the cache, and rebuild those that it has without running the model.",
+    help="Experimental, GPU only: keep the graphs themselves in the cache, and rebuild those that it has "
+    "without running the model.",
 )
 @click.option(
     "--prove",
