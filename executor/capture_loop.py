@@ -29,6 +29,7 @@ CreateForward: TypeAlias = Callable[[BatchExecutionDescriptor, bool], Forward]
 
 TRY_COLD = "it failed before under the same circumstances; a cold capture tries it again"
 SEE_THAT_RANK = "a graph is replayed by all ranks or by none; see the record of that rank"
+ONE_PROCESS = "graphs are not rebuilt where ranks capture in lock-step"
 LOWER_THE_MAXIMUM = "lower max_cudagraph_capture_size, or leave the graphs more memory"
 
 
@@ -87,6 +88,9 @@ class CaptureLoop:
         """Rebuilds what can be, once; what cannot stays to be captured."""
         restorer, self._restorer = self._restorer, None
         if restorer is None:
+            return
+        if self.options.lock_step is not None:
+            self._refused = dict.fromkeys(self.remaining, ONE_PROCESS)
             return
         try:
             restorer.prepare(self.pool)

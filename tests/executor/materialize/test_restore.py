@@ -11,6 +11,7 @@ from executor.errors import ReplayError
 from executor.guide import CaptureGuide
 from executor.materialize.driver import GraphCode
 from executor.materialize.recording import RestoredRecording
+from executor.materialize.saved import unpacked
 from executor.restart import output_shapes
 from tests.executor.materialize.worlds import Make, Net, World, doubled, refused, saved_by, specially
 from tests.executor.toys import sizes_plan
@@ -99,6 +100,30 @@ def test_entries_that_are_discarded_are_captured_anew(world: Make) -> None:
     assert [record.restored for record in report.records] == [True, True, False, False]
     assert {record.entry for record in report.records if not record.restored} == set(wrong)
     assert two.manager.captured_entries == two.entries
+    two.check()
+
+
+class InStep:
+    """A rank among others that never disagree."""
+
+    def begin(self, entry: Any, warm_up: bool, known_error: str | None) -> tuple[bool, str | None]:  # noqa: ARG002
+        return warm_up, known_error
+
+    def outcome(self, entry: Any, error: str | None, *, warming_up: bool = False) -> str | None:  # noqa: ARG002
+        return error
+
+    def give_up(self, entry: Any, error: Exception) -> None:
+        raise AssertionError(entry) from error
+
+
+def test_ranks_in_lock_step_capture_everything(world: Make) -> None:
+    content, outputs = saved_by(world())
+    two = world()
+    restorer = two.restorer(unpacked(content))
+    guide = CaptureGuide(outputs=output_shapes(outputs), restorer=restorer)
+    report = two.capture(guide=guide, lock_step=InStep())
+    assert not any(record.restored for record in report.records)
+    assert all("lock-step" in (record.refused or "") for record in report.records)
     two.check()
 
 
