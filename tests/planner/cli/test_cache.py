@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,39 @@ def test_a_cache_is_carried_elsewhere(run: Run, directory: Path, tmp_path: Path)
     assert run("cache", "export", file, samples.capture().key).stdout == "exported 1 record\n"
     assert run("cache", "clear", "--cache", other).stdout.startswith("removed 3 records, ")
     assert keys(other) == set()
+
+
+def test_a_cache_is_carried_elsewhere_by_url(run: Run, directory: Path, tmp_path: Path) -> None:
+    url, other = f"file://{tmp_path}/folder", tmp_path / "other"
+    assert run("cache", "export", url).stdout.startswith("exported 3 records; ")
+    assert run("cache", "import", url, "--cache", other).stdout.startswith("imported 3 records; ")
+    assert keys(other) == keys(directory)
+    again = run("cache", "export", url, samples.capture().key).stdout
+    assert re.fullmatch(
+        r"exported 0 records, 1 there already; 0 B moved \([0-9.]+ KiB there already\)\n", again
+    )
+    assert run("cache", "import", url, "--cache", other).stdout == (
+        "imported 0 records, 3 there already; 0 B moved\n"
+    )
+
+
+@pytest.mark.usefixtures("directory")
+@pytest.mark.parametrize(
+    ("command", "url", "exit_code", "why"),
+    [
+        ("import", "memory://nothing/here", 2, "is not there"),
+        ("import", "odd://x", 2, "Protocol not known"),
+        ("export", "https://127.0.0.1:9/x", 3, "can be read only"),
+        ("import", "http://127.0.0.1:9/x", 3, "cannot be read"),
+    ],
+)
+def test_a_url_that_does_not_work_is_told_in_one_line(
+    run: Run, command: str, url: str, exit_code: int, why: str
+) -> None:
+    result = run("cache", command, url)
+    assert result.exit_code == exit_code
+    assert why in one_line(result.stderr)
+    assert url in result.stderr
 
 
 @pytest.mark.usefixtures("directory")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from planner import (
@@ -421,6 +421,7 @@ rows = st.builds(
 histograms = st.lists(st.lists(rows, max_size=8), min_size=1, max_size=4).map(histogram_of)
 
 
+@settings(max_examples=min(settings.default.max_examples, 80))  # each compiles twice and cross-validates
 @given(deployments(valid_only=True), histograms.filter(lambda histogram: histogram.rows), st.integers(1, 40))
 def test_whatever_the_traffic_every_batch_is_covered_within_the_limit(
     deployment: Deployment, histogram: Histogram, graphs: int
