@@ -74,6 +74,21 @@ class Blobs:
             raise
         return Unnamed(path, digest.hexdigest(), size)
 
+    def unfinished(self, sha256: str) -> Path:
+        """Where the content with this SHA-256 is put together piece by piece, by one process at a time.
+
+        It counts as abandoned as other temporary files do, so that it is not kept for ever.
+
+        Raises:
+            CacheError: there is no such SHA-256, or the folder cannot be made.
+        """
+        self.path(sha256)
+        try:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise unreachable(self._folder, "an artifact cannot be written", error) from None
+        return self._folder / f"{_TEMPORARY}{sha256}"
+
     def adopt(self, unnamed: Unnamed) -> None:
         """Gives content its name, for good once this returns.
 

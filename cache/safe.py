@@ -12,6 +12,7 @@ a damaged database is set aside. ``PlanCache.check`` finds it.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
 from cache.keys import Key, artifact_key, capture_key, plan_key, traffic_key
 from cache.records import TrafficRecord
 from cache.store import Content, PlanCache
+from cache.tables import Kind
 from planner.descriptors import PlanEntry
 from planner.documents.deployment import Deployment
 from planner.documents.plan import Plan
@@ -62,6 +64,13 @@ class SafeCache:
         self._cache: PlanCache | None = None
         self._directory: Path | None = None
         self._identity: tuple[int, int] | None = None
+        self._fault = "cold" if cold else ""
+        self.lookups: Counter[tuple[Kind, str]] = Counter()
+        """Look-ups of plans, captures and artifacts, by why nothing was found; an empty reason is a hit.
+
+        The reasons are ``absent``, ``cold`` for a cache that nobody wants used, the value of the ``Fault``
+        that stopped this look-up or the cache, ``error`` for anything else that did, and for captures the
+        first field of the circumstances that differs."""
         if cold:
             return
         try:
@@ -85,13 +94,16 @@ class SafeCache:
     def close(self) -> None:
         """Notes what was used and closes the database; later calls find nothing."""
         cache, self._cache = self._cache, None
+        self._fault = "cold"
         if cache is not None:
             with suppress(Exception):
                 cache.close()
 
     def get_plan(self, deployment: Deployment) -> Plan | None:
         """The plan that ``compile_plan`` returns for ``deployment``, if it is stored."""
-        return self._attempt(lambda cache: cache.get_plan(deployment), None, lambda: (plan_key(deployment),))
+        found = self._attempt(lambda cache: cache.get_plan(deployment), None, lambda: (plan_key(deployment),))
+        self._count(Kind.PLAN, "absent" if found is None else "")
+        return found
 
     def put_plan(self, plan: Plan) -> bool:
         """Stores a plan as ``compile_plan`` returned it; whether it is stored."""
@@ -106,11 +118,14 @@ class SafeCache:
         rank: int = 0,
     ) -> CaptureLookup:
         """The capture of a plan's family under these circumstances, or what speaks against it."""
-        return self._attempt(
+        found = self._attempt(
             lambda cache: cache.find_capture(plan, environment, model, family, rank),
             CaptureLookup(),
             lambda: (capture_key(plan, environment.digest, model.digest, family, rank),),
         )
+        differing = found.mismatches[0].field.partition(".")[0] if found.mismatches else "absent"
+        self._count(Kind.CAPTURE, differing if found.record is None else "")
+        return found
 
     def put_capture(self, record: CaptureRecordV1) -> bool:
         """Stores a capture; whether it is stored."""
@@ -136,9 +151,14 @@ class SafeCache:
 
     def get_artifact(self, capture: Key, name: str) -> bytes | None:
         """The file ``name`` of a capture, verified, if it is there."""
-        return self._attempt(
+        found = self._attempt(
             lambda cache: cache.get_artifact(capture, name), None, lambda: (artifact_key(capture, name),)
         )
+        self._count(Kind.ARTIFACT, "absent" if found is None else "")
+        return found
+
+    def _count(self, kind: Kind, reason: str) -> None:
+        self.lookups[kind, self._fault or reason] += 1
 
     def _store(self, act: Callable[[PlanCache], object]) -> bool:
         """Does ``act`` where the cache can be written; a baked one cannot, and that is no fault."""
@@ -158,6 +178,7 @@ class SafeCache:
         cache = self._cache
         if cache is None:
             return otherwise
+        self._fault = ""
         try:
             return act(cache)
         except CacheError as error:
@@ -169,6 +190,7 @@ class SafeCache:
     def _recover(self, error: CacheError, concerned: Callable[[], tuple[Key, ...]]) -> None:
         """Does what lets later calls work, where that is possible."""
         cache, self._cache = self._cache, None
+        self._fault = error.fault.value
         try:
             if error.fault in OF_ONE_RECORD and cache is not None:
                 self._cache = cache
@@ -197,6 +219,7 @@ class SafeCache:
 
     def _give_up(self, error: Exception) -> None:
         self._cache = None
+        self._fault = error.fault.value if isinstance(error, CacheError) else "error"
         self._tell(f"{_said(error)}; going on without the cache")
 
     def _tell(self, message: str) -> None:

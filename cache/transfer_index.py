@@ -20,7 +20,7 @@ from cache.records import record_of
 from cache.tables import MAX_RECORD_BYTES, Kind
 from planner.documents.data import plain
 from planner.documents.digest import canonical_json
-from planner.documents.tree import shown
+from planner.documents.tree import printable, shown
 
 INDEX = "graphplan-cache.json"
 OBJECTS = "objects"
@@ -95,7 +95,7 @@ class Index:
         Raises:
             CacheError: it is larger than a reader takes.
         """
-        text = canonical_json(plain(self))
+        text = canonical_json({"format": FORMAT, "version": VERSION, **plain(self)})
         if len(text) > MAX_INDEX_BYTES:
             raise refused(f"its index is larger than {MAX_INDEX_BYTES // 2**20} MiB; name fewer records")
         return text
@@ -111,7 +111,7 @@ def index_in(text: bytes) -> Index:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise refused(f"its {INDEX} is no index of a cache")
     if data.get("version") != VERSION:
-        found = shown(str(data.get("version")))
+        found = printable(str(data.get("version")))
         raise refused(f"was exported by another graphplan (format {found}, not {VERSION})")
     try:
         index = record_of(Index, data)

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from cache.blobs import sync_folder
 from cache.directory import name_of, unreachable
 from cache.errors import CacheError, Fault
-from planner.documents.tree import printable, shown
+from planner.documents.tree import printable
 
 READ_ONLY = ("http", "https")
 
@@ -81,15 +81,8 @@ class Remote:
         if not self._is_local:
             yield
             return
-        folder = Path(self._path)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with locked(folder):
-                yield
-        except BlockingIOError:
-            raise self._error("another export is under way; wait for its end", Fault.LOCKED) from None
-        except (OSError, ValueError) as error:
-            raise unreachable(folder, "cannot be written", error) from None
+        with locked(Path(self._path), "another export is under way; wait for its end"):
+            yield
 
     def read(self, name: str, most: int) -> bytes:
         """The object ``name``, of at most ``most`` bytes.
@@ -147,9 +140,9 @@ class Remote:
         except FileNotFoundError:
             raise self._error(f"{what}: it is not there", Fault.MISSING) from None
         except OSError as error:
-            if error.strerror:
-                raise unreachable(Path(self.name), what, error) from None
-            raise self._error(f"{what}: {error or type(error).__name__}", Fault.UNREACHABLE) from None
+            told = unreachable(Path(self._path), what, error)
+            told.path = self.name
+            raise told from None
         except Exception as error:  # noqa: BLE001 - file systems raise what they like
             raise self._error(f"{what}: {type(error).__name__}: {error}", Fault.UNREACHABLE) from None
 
@@ -158,16 +151,24 @@ class Remote:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder; a process that is killed lets go of it.
+def locked(folder: Path, busy: str) -> Iterator[None]:
+    """Holds the lock of a folder, which is made if need be; a process that is killed lets go of it.
 
     Raises:
-        BlockingIOError: another process holds it.
-        OSError: the folder cannot be opened.
+        CacheError: another process holds it, which ``busy`` says, or the system refuses.
     """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except (OSError, ValueError) as error:
+        raise unreachable(folder, "cannot be written", error) from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CacheError(busy, fault=Fault.LOCKED, path=name_of(folder)) from None
+        except OSError as error:
+            raise unreachable(folder, "cannot be locked", error) from None
         yield
     finally:
         os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -15,6 +16,21 @@ from planner.modes import CUDAGraphMode, Runner
 
 Key: TypeAlias = BatchExecutionDescriptor | tuple[CUDAGraphMode, BatchDescriptor]
 """What dispatch returns and graphs are found by: V2's descriptor, or V1's mode and descriptor."""
+
+
+class EagerReason(enum.Enum):
+    """Why a step ran without a graph."""
+
+    AGREED = "agreed"
+    """There is a graph, but data-parallel ranks have agreed on eager."""
+    NOT_CAPTURED = "not_captured"
+    """The plan has an entry for the batch, whose graph failed or is still to come."""
+    TOO_LARGE = "too_large"
+    """The batch has more tokens than the plan's largest entry."""
+    NO_ENTRY = "no_entry"
+    """The plan has no entry for such a batch."""
+    UNKNOWN = "unknown"
+    """Whoever counted the step did not say."""
 
 
 def is_v1(plan: Plan, family: str) -> bool:

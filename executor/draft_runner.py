@@ -17,6 +17,7 @@ from attrs import evolve, frozen
 from executor.capture_loop import Forward
 from executor.context import set_forward_context
 from executor.dflash import DFlashCudaGraphManager
+from executor.dispatching import EagerReason
 from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
 from executor.guide import CaptureOptions
@@ -30,7 +31,7 @@ from executor.materialize.regions import static_tensors
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
 from executor.parallel import ParallelInfo
 from executor.records import CaptureReport
-from executor.runner import attention_groups
+from executor.runner import FULL, attention_groups
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry
 from planner.documents.plan import DRAFT, Plan
 from planner.modes import CUDAGraphMode
@@ -249,9 +250,12 @@ class DraftRunner:
                 self._stage_queries(batch)
                 self._stage_context(batch, aux, self.graph_context_tokens.get(desc.num_reqs or 0, 0))
                 self.manager.run_fullgraph(desc)
+                self.manager.real_tokens[FULL] += batch.step.num_reqs * self.query_len
             else:
                 if self.manager is not None:
-                    self.manager.count_eager()
+                    tokens = batch.step.num_reqs * self.query_len
+                    reason = self._why_eager(self.manager, batch, tokens)
+                    self.manager.count_eager(tokens, desc.num_tokens, reason)
                 state = self._stage_queries(batch, desc.num_tokens)
                 self._stage_context(batch, aux, 0)
                 self._run_eagerly(batch, state, desc)
@@ -261,12 +265,19 @@ class DraftRunner:
         across = same_tokens_across_dp(self.parallel, desc.num_tokens)
         self.forward(batch.step.num_reqs, desc.num_tokens, *state, across, CUDAGraphMode.NONE)
 
-    def _dispatch(self, batch: DraftBatch) -> BatchExecutionDescriptor:
+    def _why_eager(self, manager: DFlashCudaGraphManager, batch: DraftBatch, tokens: int) -> EagerReason:
+        def mode_by(dispatch: Any) -> CUDAGraphMode:
+            mode = self._dispatch(batch, dispatch).cg_mode
+            return mode if mode is CUDAGraphMode.FULL else CUDAGraphMode.NONE
+
+        return manager.why_eager(tokens, mode_by)
+
+    def _dispatch(self, batch: DraftBatch, dispatch: Any = None) -> BatchExecutionDescriptor:
         num_reqs = batch.num_reqs_across_dp or batch.step.num_reqs
         num_tokens = num_reqs * self.query_len
         if self.manager is None:
             return BatchExecutionDescriptor(CUDAGraphMode.NONE, num_tokens, num_reqs)
-        dispatch: Any = self.manager.dispatch
+        dispatch = dispatch or self.manager.dispatch
         desc: BatchExecutionDescriptor = dispatch(num_reqs, num_tokens, self.query_len)
         return desc
 

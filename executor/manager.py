@@ -5,7 +5,8 @@ Source of the interface: vLLM 0.33, the graph manager of its V2 runner (rules 5.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,15 +14,19 @@ from attrs import evolve
 
 from executor.backends.base import Backend, GraphPool, backend_for, joined
 from executor.capture_loop import CaptureLoop, CreateForward, with_sizes_that_fit
-from executor.dispatching import Key, graph_key, table_of
+from executor.dispatching import EagerReason, Key, graph_key, table_of
 from executor.errors import ReplayError
 from executor.guide import CaptureOptions
+from executor.logs import log_capture
 from executor.outputs import OutputBuffers
 from executor.parallel import ParallelInfo
 from executor.pieces import EntryGraphs
 from executor.records import CaptureRecord, CaptureReport
 from planner.descriptors import PlanEntry
+from planner.dispatch import DispatchTable
+from planner.dispatch_v1 import V1DispatchTable
 from planner.documents.plan import TARGET, Plan
+from planner.modes import CUDAGraphMode
 
 POISON = 0xFF
 """A byte that makes every floating-point number NaN."""
@@ -63,6 +68,15 @@ class CudaGraphManager:
         self._index = {entry: index for index, entry in enumerate(self.entries)}
         self.usage_counts = [0] * (len(self.entries) + 1)
         """Replays of each entry by its place in the plan; the last is for steps without a graph."""
+        self.real_tokens = [0, 0, 0]
+        """Tokens of requests, without padding, in steps of mode NONE, PIECEWISE and FULL, by the mode's
+        value. Whoever runs steps adds to it; ``count_eager`` does for NONE."""
+        self.padded_eager_tokens = 0
+        """Tokens of steps without a graph, padding included."""
+        self.eager_reasons = dict.fromkeys(EagerReason, 0)
+        """Steps without a graph, by why they had none."""
+        self.lazily_captured: set[PlanEntry] = set()
+        """Entries that were tried after ``capture`` had returned."""
         self.table = table_of(plan, family, ())
         """The planner's table over the entries that have a graph."""
         self.dispatch = self.table.dispatch
@@ -145,7 +159,10 @@ class CudaGraphManager:
         """
         if self._loop is None:
             raise ReplayError(f"{self.family}: no capture to go on with; call capture first")
-        return self._run(self._loop, most)
+        before = len(self._loop.records)
+        report = self._run(self._loop, most)
+        self.lazily_captured.update(record.entry for record in self._loop.records[before:])
+        return report
 
     def graphs_of(self, entry: PlanEntry) -> EntryGraphs:
         """The graphs of a captured entry.
@@ -172,24 +189,35 @@ class CudaGraphManager:
         return self._loop.record_twin(entry, pool)
 
     def discard(self, entries: Collection[PlanEntry]) -> None:
-        """Gives the graphs of ``entries`` back; ``capture_more`` captures them anew."""
+        """Gives the graphs of ``entries`` back, where they have any; ``capture_more`` captures them anew."""
         if self._loop is None:
             return
-        for entry in entries:
-            graphs = self._loop.graphs.pop(entry, None)
-            self._graphs.pop(graph_key(self.plan, self.family, entry), None)
-            if graphs is not None:
-                graphs.release()
-                self._loop.remaining.append(entry)
-        self._loop.records[:] = [made for made in self._loop.records if made.entry not in entries]
-        self._serve(tuple(entry for entry in self._captured if entry not in entries))
+        gone = {entry: self._loop.graphs.pop(entry) for entry in entries if entry in self._loop.graphs}
+        for entry, graphs in gone.items():
+            self._graphs.pop(graph_key(self.plan, self.family, entry))
+            graphs.release()
+            self._loop.remaining.append(entry)
+        self._loop.records[:] = [made for made in self._loop.records if made.entry not in gone]
+        self.lazily_captured.difference_update(gone)
+        self._serve(tuple(entry for entry in self._captured if entry not in gone))
 
     @property
     def num_remaining(self) -> int:
         """Entries that ``capture_more`` has still to try."""
         return 0 if self._loop is None else len(self._loop.remaining)
 
+    @property
+    def records(self) -> tuple[CaptureRecord, ...]:
+        """How the capture of each entry that was tried went, as far as it is known."""
+        return () if self._loop is None else tuple(self._loop.records)
+
+    @property
+    def capture_seconds(self) -> float:
+        """What all of capturing took."""
+        return self._seconds
+
     def _run(self, loop: CaptureLoop, most: int | None) -> CaptureReport:
+        before = len(loop.records)
         self._seconds += loop.run(most)
         for entry, graphs in loop.graphs.items():
             graphs.count_in(self.usage_counts, self._index[entry])
@@ -198,13 +226,15 @@ class CudaGraphManager:
         self._serve(tuple(entry for entry in self.entries if entry in loop.graphs))
         if loop.options.inspect and not loop.remaining:
             records = [self._inspected(record) for record in records]
-        return CaptureReport(
+        report = CaptureReport(
             family=self.family,
             device=str(self.device),
             seconds=self._seconds,
             records=with_sizes_that_fit(records),
             num_remaining=len(loop.remaining),
         )
+        log_capture(report, report.records[before:])
+        return report
 
     def run_fullgraph(self, desc: Key) -> Any:
         """Replays the FULL graph of ``desc``, which is what ``dispatch`` returned.
@@ -238,9 +268,30 @@ class CudaGraphManager:
             if tensor.numel():
                 tensor.view(torch.uint8).fill_(POISON)
 
-    def count_eager(self) -> None:
-        """Counts a step that ran without a graph."""
+    def count_eager(
+        self,
+        num_tokens: int = 0,
+        num_padded_tokens: int | None = None,
+        reason: EagerReason = EagerReason.UNKNOWN,
+    ) -> None:
+        """Counts a step of ``num_tokens`` that ran without a graph; by default it was not padded."""
         self.usage_counts[-1] += 1
+        self.real_tokens[CUDAGraphMode.NONE.value] += num_tokens
+        self.padded_eager_tokens += num_tokens if num_padded_tokens is None else num_padded_tokens
+        self.eager_reasons[reason] += 1
+
+    def why_eager(self, num_tokens: int, mode_by: Callable[[Any], CUDAGraphMode]) -> EagerReason:
+        """Why a batch runs without a graph; ``mode_by`` looks it up with the dispatch that it is given."""
+        if mode_by(self.dispatch):
+            return EagerReason.AGREED
+        if mode_by(self._whole_table.dispatch):
+            return EagerReason.NOT_CAPTURED
+        return EagerReason.TOO_LARGE if num_tokens > self.max_num_tokens else EagerReason.NO_ENTRY
+
+    @cached_property
+    def _whole_table(self) -> DispatchTable | V1DispatchTable:
+        """The table as it would be with a graph of every entry."""
+        return table_of(self.plan, self.family, self.entries)
 
     run_piecewise = run_fullgraph
     """Replays the pieces of ``desc``; the caller has set the forward context that operations read."""
@@ -251,6 +302,7 @@ class CudaGraphManager:
             graphs.release()
         self._graphs.clear()
         self._outputs.clear()
+        self.lazily_captured.clear()
         self._loop, self._seconds = None, 0.0
         self._serve(())
 

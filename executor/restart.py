@@ -21,6 +21,7 @@ from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
 from cache.safe import SafeCache
 from executor.calls import NOTHING, AtenCall, Preloaded, calls_from_json, preload
 from executor.guide import CaptureGuide
+from executor.logs import log_lookup
 from executor.records import CaptureRecord, CaptureReport
 from planner.descriptors import PlanEntry
 
@@ -62,6 +63,7 @@ class Restart:
         found = cache.find_capture(about.plan, about.environment, about.model, about.family, about.rank)
         traffic = cache.usage(about.plan, about.family)
         counts = {} if traffic is None else {row.entry: row.count for row in traffic.counts}
+        log_lookup(about.family, found=found.record is not None, reason=found.reason)
         return cls(cache=cache, about=about, record=found.record, reason=found.reason, usage=counts)
 
     @property

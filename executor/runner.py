@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from executor.capture_loop import Forward
 from executor.context import ForwardContext, set_forward_context
-from executor.dispatching import Key, graph_key, is_v1
+from executor.dispatching import EagerReason, Key, graph_key, is_v1
 from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
 from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
@@ -35,6 +35,10 @@ from planner.documents.plan import TARGET, Plan
 from planner.modes import CUDAGraphMode
 
 Outputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
+
+FULL = CUDAGraphMode.FULL.value
+PIECEWISE = CUDAGraphMode.PIECEWISE.value
+"""Places in a manager's counts of tokens; a mode's value is a call at each step."""
 
 
 @frozen(kw_only=True)
@@ -215,8 +219,10 @@ class TargetRunner:
 
     # Steps
 
-    def choose(self, batch: ScheduledBatch, agreement: Agreement | None = None) -> PaddedStep:
-        """How ``batch`` runs: by what the ranks agreed on, else by the manager's dispatch."""
+    def choose(
+        self, batch: ScheduledBatch, agreement: Agreement | None = None, dispatch: Any = None
+    ) -> PaddedStep:
+        """How ``batch`` runs: by what the ranks agreed on, else by ``dispatch``, which is the manager's."""
         if agreement is not None:
             across = agreement.num_tokens_across_dp
             vector = None if across is None else torch.tensor(across, dtype=torch.int32)
@@ -225,7 +231,7 @@ class TargetRunner:
             return self._padded(
                 batch, BatchExecutionDescriptor(CUDAGraphMode.NONE, batch.num_tokens, batch.num_reqs)
             )
-        dispatch: Any = self.manager.dispatch
+        dispatch = dispatch or self.manager.dispatch
         if self._is_v1:
             uniform = batch.uniform_token_count
             decoding = uniform is not None and uniform == self.manager.table.decode_query_len
@@ -252,7 +258,7 @@ class TargetRunner:
         with torch.no_grad():
             step = self.choose(batch, agreement)
             state = self.stage(batch, step)
-            hidden, aux = self._run(step, state)
+            hidden, aux = self._run(step, state, batch, agreement)
         real = slice(0, batch.num_tokens)
         return StepOutput(
             key=step.key,
@@ -327,18 +333,39 @@ class TargetRunner:
         step = self._padded(batch, desc)
         return step, self.stage(batch, step)
 
-    def _run(self, step: PaddedStep, state: AttentionState) -> Outputs:
+    def _run(
+        self,
+        step: PaddedStep,
+        state: AttentionState,
+        batch: ScheduledBatch,
+        agreement: Agreement | None,
+    ) -> Outputs:
         outputs: Any
         if step.mode is CUDAGraphMode.FULL:
-            outputs = self._manager.run_fullgraph(step.key)
+            manager = self._manager
+            outputs = manager.run_fullgraph(step.key)
+            manager.real_tokens[FULL] += batch.num_tokens
             return outputs[0], outputs[1]
         with self._context(step, state, step.mode):
             if step.mode is CUDAGraphMode.PIECEWISE:
-                outputs = self._manager.run_piecewise(step.key)
+                manager = self._manager
+                outputs = manager.run_piecewise(step.key)
+                manager.real_tokens[PIECEWISE] += batch.num_tokens
                 return outputs[0], outputs[1]
             if self.manager is not None:
-                self.manager.count_eager()
+                self.manager.count_eager(
+                    batch.num_tokens, step.num_tokens, self._why_eager(self.manager, batch, agreement)
+                )
             return self._forward(slice(0, step.num_tokens))
+
+    def _why_eager(
+        self, manager: CudaGraphManager, batch: ScheduledBatch, agreement: Agreement | None
+    ) -> EagerReason:
+        if agreement is not None and (agreement.eager or not batch.num_reqs):
+            return EagerReason.AGREED
+        return manager.why_eager(
+            batch.num_tokens, lambda dispatch: self.choose(batch, dispatch=dispatch).mode
+        )
 
     def _forward(self, tokens: slice) -> Outputs:
         hidden, aux = self.model(self.buffers.input_ids[tokens], self.buffers.positions[tokens])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cache.keys import Key
     from cache.maintenance import CheckReport, Pruned
     from cache.store import PlanCache
+    from cache.transfer import Moved
 
 DIGITS = 12
 """Digits of a key that lists show; they are enough to tell records apart."""
@@ -285,33 +286,68 @@ def _tell_removed(pruned: Pruned) -> None:
 
 
 @command.command(
-    "export", epilog=examples("planner cache export cache.zip", "planner cache export one.zip 3ffe8162")
+    "export",
+    epilog=examples(
+        "planner cache export cache.zip",
+        "planner cache export one.zip 3ffe8162",
+        "planner cache export s3://bucket/graphplan",
+    ),
 )
 @cache_option
-@click.argument("file", callback=A_FILE)
+@click.argument("target", metavar="FILE|URL", callback=A_FILE)
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
-def export(directory: str | None, file: str, keys: tuple[str, ...]) -> None:
-    """Write records, by default all, and their artifacts into one file.
+def export(directory: str | None, target: str, keys: tuple[str, ...]) -> None:
+    """Write records, by default all, and their artifacts into one file, or into the folder at a URL.
 
-    What was used when is not in it; the same records give the same bytes.
+    What was used when is not in it; the same records give the same bytes. To a URL only what is
+    missing there moves, and a transfer that was cut off goes on.
     """
+    from cache.transfer_remote import is_url
+
     with _opened(directory) as cache:
         chosen = [_one_key(cache, key) for key in keys] if keys else None
-        number = cache.export(Path(file), chosen)
+        if is_url(target):
+            from cache.transfer import export_to
+
+            _tell_moved("exported", export_to(cache, target, chosen))
+            return
+        number = cache.export(Path(target), chosen)
     show((heading(f"exported {counted(number, 'record')}"),))
 
 
-@command.command("import", epilog=examples("planner cache import cache.zip --cache /var/cache/graphplan"))
+@command.command(
+    "import",
+    epilog=examples(
+        "planner cache import cache.zip --cache /var/cache/graphplan",
+        "planner cache import https://artifacts.example.com/graphplan",
+    ),
+)
 @cache_option
-@click.argument("file", callback=A_FILE)
-def import_(directory: str | None, file: str) -> None:
-    """Take in what export wrote, after verifying all of it. Records that are there already stay."""
+@click.argument("source", metavar="FILE|URL", callback=A_FILE)
+def import_(directory: str | None, source: str) -> None:
+    """Take in what export wrote, after verifying it. Records that are there already stay.
+
+    From a URL only what is missing here moves, and a transfer that was cut off goes on.
+    """
     from cache.store import PlanCache
+    from cache.transfer_remote import is_url
 
     with PlanCache(directory) as cache:
-        imported = cache.import_(Path(file))
+        if is_url(source):
+            from cache.transfer import import_from
+
+            _tell_moved("imported", import_from(cache, source))
+            return
+        imported = cache.import_(Path(source))
     kept = f", {imported.kept} there already" if imported.kept else ""
     show((heading(f"imported {counted(imported.added, 'record')}{kept}"),))
+
+
+def _tell_moved(what: str, moved: Moved) -> None:
+    kept = f", {moved.kept} there already" if moved.kept else ""
+    spared = f" ({size_text(moved.kept_bytes)} there already)" if moved.kept_bytes else ""
+    text = f"{what} {counted(moved.added, 'record')}{kept}; {size_text(moved.num_bytes)} moved{spared}"
+    show((heading(text),))
 
 
 def _size(text: str | None) -> int | None:
