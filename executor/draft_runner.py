@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 from executor.capture_loop import Forward
 from executor.context import set_forward_context
@@ -21,7 +21,7 @@ from executor.dispatching import EagerReason
 from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
 from executor.guide import CaptureOptions
-from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
+from executor.inputs.attention import AttentionGroup, AttentionState, attention_groups, build_attention_state
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
@@ -31,7 +31,8 @@ from executor.materialize.regions import static_tensors
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
 from executor.parallel import ParallelInfo
 from executor.records import CaptureReport
-from executor.runner import FULL, attention_groups
+from executor.runner import FULL
+from executor.steps import DraftBatch
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry
 from planner.documents.plan import DRAFT, Plan
 from planner.modes import CUDAGraphMode
@@ -47,21 +48,6 @@ CaptureInputs: TypeAlias = tuple[
     Callable[[int], None],
 ]
 """What the draft's manager captures with, in the order of its arguments."""
-
-
-@frozen(kw_only=True)
-class DraftBatch:
-    """What the drafter learns of a step of its target. Every tuple has one item a request.
-
-    ``step`` is what the target ran, ``num_rejected`` counts the last of each request's tokens that were
-    refused, ``anchors`` are the tokens that come next. ``num_reqs_across_dp`` is the largest number of
-    requests of any data-parallel rank.
-    """
-
-    step: ScheduledBatch
-    num_rejected: tuple[int, ...]
-    anchors: tuple[int, ...]
-    num_reqs_across_dp: int | None = None
 
 
 class DraftRunner:

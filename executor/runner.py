@@ -6,19 +6,19 @@ stages the batch, dispatches, pads and replays. Source of the order: vLLM 0.33, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 
 from executor.capture_loop import Forward
 from executor.context import ForwardContext, set_forward_context
 from executor.dispatching import EagerReason, Key, graph_key, is_v1
 from executor.dp_metadata import same_tokens_across_dp
 from executor.errors import InputError
-from executor.inputs.attention import AttentionGroup, AttentionState, build_attention_state
+from executor.inputs.attention import AttentionState, attention_groups, build_attention_state
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
@@ -29,6 +29,7 @@ from executor.manager import CudaGraphManager
 from executor.materialize.regions import static_tensors
 from executor.models.qwen3 import Decoder
 from executor.parallel import ParallelInfo
+from executor.steps import PaddedStep, StepOutput
 from planner.batches import Agreement
 from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
 from planner.documents.plan import TARGET, Plan
@@ -39,47 +40,6 @@ Outputs = tuple[torch.Tensor, tuple[torch.Tensor, ...]]
 FULL = CUDAGraphMode.FULL.value
 PIECEWISE = CUDAGraphMode.PIECEWISE.value
 """Places in a manager's counts of tokens; a mode's value is a call at each step."""
-
-
-@frozen(kw_only=True)
-class StepOutput:
-    """What a step computed for the real tokens of its batch, and the graph that did it.
-
-    The tensors are views: they hold until the next step.
-    """
-
-    key: Key
-    mode: CUDAGraphMode
-    hidden_states: torch.Tensor
-    aux_hidden_states: tuple[torch.Tensor, ...]
-
-
-@frozen(kw_only=True)
-class PaddedStep:
-    """How a step runs: by which graph, and with how many tokens and requests, padding included."""
-
-    key: Key
-    mode: CUDAGraphMode
-    num_tokens: int
-    num_reqs: int
-    num_ubatches: int = 1
-    batch_descriptor: BatchDescriptor | None = None
-    num_tokens_across_dp: torch.Tensor | None = None
-
-
-def attention_groups(
-    config: KVCacheConfig, layer_names: Sequence[str]
-) -> tuple[tuple[AttentionGroup, ...], ...]:
-    """The attention groups of a model's layers, a list for each KV cache group, empty for others'.
-
-    Raises:
-        InputError: a layer has no cache.
-    """
-    own = config.groups_of(layer_names)
-    return tuple(
-        (AttentionGroup(group.layer_names, index),) if index in own else ()
-        for index, group in enumerate(config.groups)
-    )
 
 
 class TargetRunner:

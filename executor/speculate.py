@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from attrs import define, field, frozen
 
-from executor.draft_runner import DraftBatch, DraftRunner
+from executor.draft_runner import DraftRunner
 from executor.errors import InputError
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.kv_cache import NULL_BLOCK
-from executor.runner import StepOutput, TargetRunner
+from executor.runner import TargetRunner
+from executor.steps import DraftBatch, StepOutput
 from planner.modes import CUDAGraphMode
 
 

@@ -37,7 +37,7 @@ from executor.distributed.layout import DIMENSIONS, Layout
 from executor.distributed.ranks import Ranks
 from executor.distributed.start import Statement, agree_at_start
 from executor.distributed.steps import StepAgreement
-from executor.draft_runner import DraftBatch, DraftRunner
+from executor.draft_runner import DraftRunner
 from executor.errors import RanksError
 from executor.guide import CaptureOptions
 from executor.inputs.batch import ScheduledBatch
@@ -46,8 +46,9 @@ from executor.manager import CudaGraphManager
 from executor.models.pairs import SpeculativePair, build_pair
 from executor.models.tensor_parallel import parallelize
 from executor.parallel import ParallelInfo
-from executor.runner import StepOutput, TargetRunner
+from executor.runner import TargetRunner
 from executor.speculate import SpeculativeDecoder
+from executor.steps import DraftBatch, StepOutput
 from executor.verify import TOLERANCE, relative_error
 from planner import agree, load_plan
 from planner.documents.plan import DRAFT, TARGET, Plan

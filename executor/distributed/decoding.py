@@ -8,8 +8,9 @@ from executor.dispatching import table_of
 from executor.distributed.steps import StepAgreement, dummy_batch
 from executor.draft_runner import DraftRunner
 from executor.inputs.batch import ScheduledBatch
-from executor.runner import StepOutput, TargetRunner
+from executor.runner import TargetRunner
 from executor.speculate import SpeculativeDecoder
+from executor.steps import StepOutput
 from planner.batches import Agreement, Batch
 from planner.dispatch import DispatchTable
 from planner.dispatch_v1 import V1DispatchTable

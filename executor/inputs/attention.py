@@ -16,7 +16,7 @@ from executor.breaks import graph_break
 from executor.context import ForwardContext, get_forward_context
 from executor.errors import ContextError, InputError
 from executor.inputs.buffers import InputBuffers
-from executor.inputs.kv_cache import LayerKVCache
+from executor.inputs.kv_cache import KVCacheConfig, LayerKVCache
 
 MAX_GATHERED_ELEMENTS = 1 << 27
 """Keys gathered at a time; longer batches take turns."""
@@ -76,6 +76,21 @@ class AttentionGroup:
             causal=causal,
             for_capture=for_capture,
         )
+
+
+def attention_groups(
+    config: KVCacheConfig, layer_names: Sequence[str]
+) -> tuple[tuple[AttentionGroup, ...], ...]:
+    """The attention groups of a model's layers, a list for each KV cache group, empty for others'.
+
+    Raises:
+        InputError: a layer has no cache.
+    """
+    own = config.groups_of(layer_names)
+    return tuple(
+        (AttentionGroup(group.layer_names, index),) if index in own else ()
+        for index, group in enumerate(config.groups)
+    )
 
 
 class AttentionState(NamedTuple):

@@ -7,11 +7,12 @@ import random
 import pytest
 import torch
 
-from executor.draft_runner import DraftBatch, DraftRunner, graph_context_tokens
+from executor.draft_runner import DraftRunner, graph_context_tokens
 from executor.errors import InputError
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.kv_cache import PAD_SLOT_ID
 from executor.models.pairs import SpeculativePair, build_pair
+from executor.steps import DraftBatch
 from planner import load_plan
 from planner.modes import CUDAGraphMode
 from tests.executor.serving import dflash_plan, draft_runner, is_poisoned, poison, target_runner

@@ -19,7 +19,6 @@ from cache.errors import Fault
 from cache.fingerprint import EnvironmentFingerprint, ModelFingerprint
 from cache.safe import SafeCache
 from executor.dispatching import EagerReason
-from executor.draft_runner import DraftBatch
 from executor.errors import InputError
 from executor.guide import CaptureGuide, CaptureOptions
 from executor.inputs.batch import ScheduledBatch
@@ -29,6 +28,7 @@ from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
 from executor.models.qwen3 import build_decoder
 from executor.runner import TargetRunner
+from executor.steps import DraftBatch
 from planner import load_plan
 from planner.batches import Agreement
 from planner.descriptors import BatchExecutionDescriptor

@@ -12,12 +12,14 @@ import torch
 from executor.check import check_factory
 from executor.context import get_forward_context
 from executor.errors import InputError
+from executor.inputs.attention import attention_groups
 from executor.inputs.batch import ScheduledBatch
 from executor.manager import CudaGraphManager
 from executor.models.config import DecoderConfig
 from executor.models.qwen3 import Decoder, build_decoder
 from executor.parallel import ParallelInfo
-from executor.runner import StepOutput, TargetRunner, attention_groups
+from executor.runner import TargetRunner
+from executor.steps import StepOutput
 from executor.verify import verify_entries
 from planner import Plan, agree, load_plan
 from planner.batches import Agreement
