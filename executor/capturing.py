@@ -44,6 +44,20 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 BLOCK_SIZE = 16
 
+ANY_MODEL: Mapping[str, object] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 128,
+    "max_position_embeddings": 4096,
+}
+"""What is shrunk where a plan knows no model: its graphs are the same for any."""
+
 
 @frozen(kw_only=True)
 class StandIn:
@@ -75,9 +89,12 @@ class StandIn:
                 a drafter that the plan has no graphs of.
         """
         written = plan.deployment.model.config
-        if model is None and written is None:
-            raise ModelError("the plan knows no model; give one with --model config.json")
-        shape = DecoderConfig.of(model if model is not None else written.facts)  # type: ignore[union-attr]
+        facts = model if model is not None else None if written is None else written.facts
+        if facts is None and not shrink:
+            raise ModelError(
+                "the plan knows no model; give one with --model config.json, or try any with --shrink"
+            )
+        shape = DecoderConfig.of(ANY_MODEL if facts is None else facts)
         drafter = None
         if has_prologue(plan):
             drafter = _drafter(plan, draft, shape)

@@ -113,9 +113,7 @@ IDLE = {
 @click.option(
     "--prove",
     type=click.Choice(("all", "sample", "none")),
-    default="all",
-    show_default=True,
-    help="Which rebuilt graphs are compared with eager on poisoned memory before they serve.",
+    help="Which rebuilt graphs are compared with eager on poisoned memory before they serve; by default all.",
 )
 @click.option("--check", is_flag=True, help="Only look for what would break a capture; on the CPU.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything that was measured as JSON.")
@@ -158,11 +156,15 @@ def command(ctx: click.Context, /, plan: str, as_json: bool, check: bool, **opti
 
 
 def _refuse_idle(options: Mapping[str, Any]) -> None:
-    """Refuses options that mean nothing without a cache.
+    """Refuses options that mean nothing without another one.
 
     Raises:
-        UsageError: one is given, and no cache.
+        UsageError: one is given, and not the other.
     """
+    if options["prove"] is not None and not options["materialize"]:
+        raise click.UsageError("--prove is about graphs that are rebuilt; give --materialize as well")
+    if options["materialize"] and options["device"] == "cpu":
+        raise click.UsageError("--materialize needs a GPU: graphs of --device cpu are not rebuilt")
     if options["directory"] is None:
         given = {
             "--cold": options["cold"],
@@ -230,7 +232,7 @@ def _captured(plan: Plan, stand_in: StandIn, options: Mapping[str, Any], *, quie
             cache=cache,
             ready_after=ALL if share is None else share,
             materialize=options["materialize"],
-            verify=options["prove"],
+            verify=options["prove"] or "all",
         )
     with _progress(quiet=quiet) as progress:
         return capture_plan(

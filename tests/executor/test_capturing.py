@@ -45,7 +45,8 @@ def test_families_without_a_reference_model_are_named() -> None:
     assert capture_plan(plan, tiny(plan), "cpu").left_out == ("draft_prefill",)
 
 
-def test_a_plan_without_a_model_asks_for_one() -> None:
+def test_a_plan_without_a_model_asks_for_one_unless_it_is_shrunk() -> None:
     plan = load_plan(PLANS / "small-decode.yaml")
     with pytest.raises(ModelError, match="give one with --model"):
-        StandIn.of_plan(plan, model=None, draft=None, shrink=True)
+        StandIn.of_plan(plan, model=None, draft=None, shrink=False)
+    assert StandIn.of_plan(plan, model=None, draft=None, shrink=True).model.num_hidden_layers

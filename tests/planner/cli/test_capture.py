@@ -89,10 +89,19 @@ def test_a_machine_without_pytorch_exits_with_3(run: Run, monkeypatch: pytest.Mo
     assert "pip install 'graphplan[executor]'" in one_line(result.stderr)
 
 
+def test_a_plan_without_a_model_is_tried_with_any(run: Run) -> None:
+    result = run("capture", SMALL, "--shrink", "--device", "cpu")
+    assert result.exit_code == 0, result.stderr
+    assert "target on cpu" in result.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--device", "cpu"), "the plan knows no model; give one with --model config.json"),
+        (
+            ("--device", "cpu"),
+            "the plan knows no model; give one with --model config.json, or try any with --shrink",
+        ),
         (("--device", "cpu", "--model", "nowhere.json"), "nowhere.json: no such file"),
         (("--device", "cpu", "--memory-budget", "0"), "0 is too small"),
         (("--device", "tpu"), "'tpu' is not one of"),
@@ -102,6 +111,9 @@ def test_a_machine_without_pytorch_exits_with_3(run: Run, monkeypatch: pytest.Mo
         (("--ready-after", "most"), "'most' is not a number"),
         (("--ready-after", "0.5"), "--ready-after is about a cache; name one with --cache DIR"),
         (("--cold",), "--cold is about a cache; name one with --cache DIR"),
+        (("--materialize",), "--materialize is about a cache; name one with --cache DIR"),
+        (("--prove", "none"), "--prove is about graphs that are rebuilt; give --materialize as well"),
+        (("--materialize", "--cache", "c", "--device", "cpu"), "--materialize needs a GPU"),
     ],
 )
 def test_wrong_arguments_are_one_line(run: Run, arguments: tuple[str, ...], message: str) -> None:
