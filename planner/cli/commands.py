@@ -206,13 +206,13 @@ def completing_options(function: F) -> F:
 
 def _setting(text: str) -> tuple[str, str]:
     """The name and the value of ``--set``; the name may be a whole substitution, such as ``$(nproc)``."""
-    from planner.importers.script import end_of_name
+    from planner.importers.substitutions import end_of_name, parameter_name
 
     end = end_of_name(text)
     name, equals, value = text[:end], text[end : end + 1], text[end + 1 :]
     if equals != "=" or not name:
         raise click.UsageError(f"--set {printable(text)}: write NAME=VALUE")
-    return name, value
+    return parameter_name(name), value
 
 
 def open_source(source: tuple[str, ...], completing: Completing) -> Deployment | Plan | EngineSource:

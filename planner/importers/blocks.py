@@ -15,6 +15,7 @@ MAX_OPEN = 200
 _LOOPS = frozenset({"for", "while", "until", "select"})
 _HEADERS = frozenset({"for", "select", "case"})
 """Words whose own words follow, not a command."""
+_CONDITIONS = frozenset({"if", "case"})
 _OPENING = frozenset({"{", "if", "while", "until"}) | _HEADERS
 _CLOSING = {"}": "{", "fi": "if", "done": "do", "esac": "case"}
 _BRANCHES = frozenset({"then", "do", "else", "elif"})
@@ -38,7 +39,9 @@ class Command:
     """One command of a text as its words.
 
     Whatever has run at a ``path`` has run for every command whose path begins with it. ``body`` is
-    the outermost loop or function around it, and ``body_line`` where that begins.
+    the outermost loop or function around it, and ``body_line`` where that begins. ``condition_line``
+    is where the outermost condition around it begins. A command that is ``piped`` reads what the one
+    before it writes.
     """
 
     words: tuple[Word, ...]
@@ -47,6 +50,8 @@ class Command:
     path: tuple[int, ...] = ()
     body: Body | None = None
     body_line: int | None = None
+    condition_line: int | None = None
+    piped: bool = False
 
     @property
     def run(self) -> tuple[Word, ...]:
@@ -79,6 +84,10 @@ class Blocks:
         """Where a command stands: whatever has run there has run for every place whose path begins so."""
         serials = tuple(block.serial for block in self.open)
         return serials if self.chain is None else (*serials, self.chain)
+
+    def condition(self) -> int | None:
+        """The offset at which the outermost condition begins that is open."""
+        return next((block.begin for block in self.open if block.opener in _CONDITIONS), None)
 
     def command(self, words: Sequence[str], before: str, begin: int, end: int) -> int:
         """Takes in a command behind the operator ``before``.

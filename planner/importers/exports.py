@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import define, evolve, field, frozen
 
@@ -39,12 +39,14 @@ class Exports:
 
     ``env`` is what the script begins with, ``given`` has what the user says beside it, which wins.
     ``last`` is where each variable is set for the last time, which a function may see from any place in
-    front of it. ``remarks`` are on what else may have set variables.
+    front of it. ``changes_hidden`` says whether a variable changes where no assignment of it stands.
+    ``remarks`` are on what else may have set variables.
     """
 
     env: Mapping[str, Word]
     given: Mapping[str, str]
     last: Mapping[str, tuple[int, Word]]
+    changes_hidden: Callable[[str], bool]
     set: dict[str, _Export] = field(factory=dict)
     remarks: list[str] = field(factory=list)
 
@@ -66,7 +68,7 @@ class Exports:
         """The environment of a command. What is not certain to be set, or to what, is not known."""
         env = dict(self.env)
         for name, export in self.set.items():
-            if command.path[: len(export.path)] != export.path:
+            if command.path[: len(export.path)] != export.path or self.changes_hidden(name):
                 env[name] = _unknown(name, command)
             elif export.word is None:
                 env.pop(name, None)

@@ -10,8 +10,8 @@ from attrs import evolve, field, frozen
 
 from planner.documents.tree import printable
 from planner.errors import DocumentError
-from planner.importers.blocks import Command
 from planner.importers.detect import ASSIGNMENT, IMAGE, is_shell, start_of
+from planner.importers.doubts import Doubts, repetition
 from planner.importers.exports import Exports, assignments, last_changes
 from planner.importers.script import Script, read_script
 from planner.importers.unread import unread_in_script
@@ -71,9 +71,10 @@ def launches_in_script(
     depth: int = 0,
 ) -> Iterator[Launch]:
     """The starts of servers among the commands of a script, which begins with the environment ``env``."""
-    exports = Exports(dict(env or {}), given, last_changes(script))
+    exports = Exports(dict(env or {}), given, last_changes(script), script.changes_hidden)
     calls = Counter(command.run[0].text for command in script.commands)
     unread = list(unread_in_script(script))
+    doubts = Doubts()
     last: Launch | None = None
     remarks: list[str] = []
     for command in script.commands:
@@ -88,25 +89,11 @@ def launches_in_script(
             if last is not None:
                 yield evolve(last, files=script.files, remarks=(*last.remarks, *remarks))
                 remarks = []
-            repeats = repetition(command, calls)
-            last = evolve(launch, remarks=(*launch.remarks, *exports.remarks, *repeats, *unread))
+            remarked = (*repetition(command, calls), *doubts.of(command))
+            last = evolve(launch, remarks=(*launch.remarks, *exports.remarks, *remarked, *unread))
+        doubts.follow(command)
     if last is not None:
         yield evolve(last, files=script.files, remarks=(*last.remarks, *remarks))
-
-
-def repetition(command: Command, calls: Mapping[str, int]) -> Iterator[str]:
-    """The remark that a command may run more than once, or never; ``calls`` counts those by name."""
-    body = command.body
-    if body is None:
-        return
-    place = f"line {command.words[0].line}: the server is started in the"
-    if body.function is None:
-        yield f"{place} loop of line {command.body_line}, which may start several; one is imported"
-        return
-    times = calls.get(body.function, 0)
-    if times != 1:
-        often = f"called {times} times; one is imported" if times else "never called here"
-        yield f"{place} function {printable(body.function)}, which is {often}"
 
 
 def launches_of(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from attrs import frozen
 
 from planner.errors import DocumentError
-from planner.importers.blocks import Command
+from planner.importers.blocks import Command, Foresight
 from planner.importers.shell import Reader
 from planner.importers.variables import Variables
 from planner.importers.words import Word, unmarked
@@ -21,12 +21,19 @@ class Script:
     """What a shell text holds: its commands, the files that it writes itself, and what they read in it.
 
     ``files`` has the text of each by its name as the script spells it, ``inputs`` the texts that stand
-    in the script for the standard input of a program, by the word that names the program.
+    in the script for the standard input of a program, by the word that names the program. ``hidden``
+    are variables that change where no assignment of them stands; ``opaque`` says that any may.
     """
 
     commands: tuple[Command, ...]
     files: Mapping[str, str]
     inputs: tuple[tuple[Word, str], ...] = ()
+    hidden: frozenset[str] = frozenset()
+    opaque: bool = False
+
+    def changes_hidden(self, name: str) -> bool:
+        """Whether the variable ``name`` may change where no assignment of it stands."""
+        return self.opaque or name in self.hidden
 
 
 def read_script(
@@ -47,26 +54,26 @@ def read_script(
     if len(text) > MAX_TEXT:
         raise DocumentError(f"longer than {MAX_TEXT // 2**20} MiB; paste the command alone", path=path)
     text = text.removeprefix("\ufeff")
-    reader = Reader(text, path, variables=Variables(given or {}, dict(env or {})))
+    reader = _reader(text, path, given or {}, env or {}, Foresight())
     commands = list(reader.commands())
     if reader.blocks.bodies:
         # What runs again later sees what is set by then.
         foresight = reader.foresight()
-        reader = Reader(text, path, variables=Variables(given or {}, dict(env or {}), foresight=foresight))
+        reader = _reader(text, path, given or {}, env or {}, foresight)
         commands = [reader.within_body(command, foresight) for command in reader.commands()]
-    return Script(tuple(commands), reader.files, tuple(reader.inputs))
+    variables = reader.variables
+    hidden = frozenset(variables.hidden)
+    return Script(tuple(commands), reader.files, tuple(reader.inputs), hidden, variables.opaque)
+
+
+def _reader(
+    text: str, path: str | None, given: Mapping[str, str], env: Mapping[str, str], foresight: Foresight
+) -> Reader:
+    variables = Variables(given, dict(env), foresight=foresight)
+    variables.foresee(text)
+    return Reader(text, path, variables=variables)
 
 
 def commands_of(text: str, path: str | None) -> list[list[Word]]:
     """The commands in ``text`` alone, as by ``read_script``."""
     return [list(command.words) for command in read_script(unmarked(text, path), path).commands]
-
-
-def end_of_name(text: str) -> int:
-    """Where what ``text`` begins with ends: a name, or a whole substitution that may hold ``=`` itself."""
-    reader = Reader(text, None)
-    if text.startswith(("$(", "`")):
-        end = text.find("`", 1) + 1 if text.startswith("`") else reader.end_of_parentheses(1)
-        return end or len(text)
-    end = text.find("=")
-    return len(text) if end < 0 else end

@@ -15,9 +15,20 @@ from collections.abc import Iterator, Sequence
 from attrs import define, evolve, field, frozen
 
 from planner.errors import DocumentError
+from planner.importers.arithmetic import end_of_arithmetic, parentheses
 from planner.importers.blocks import Blocks, Command, Foresight
+from planner.importers.substitutions import (
+    DEFAULTS,
+    ELEMENTS,
+    VARIABLE,
+    end_of_braces,
+    end_of_parentheses,
+)
 from planner.importers.variables import Variables
 from planner.importers.words import Word, hole, word_of
+
+MAX_DEFAULTS = 8
+"""Defaults that are followed within one another."""
 
 _BLANKS = " \t\r"
 _SEPARATORS = "\n;|&()"
@@ -27,15 +38,8 @@ _ENDS = ("\n", ";", "")
 _PARAMETERS = re.compile(r"\([ \t]*\)")
 """What makes the word before it the name of a function."""
 _REDIRECTION = re.compile(r"\d*(?:>>|>&|>\||<<<|<<-?|<&|<>|>|<)|&>>?")
-_VARIABLE = re.compile(
-    r"""\$ (?: \{ (?P<prefix> [\#!]?) (?P<braced>\w+) (?P<rest> [^}]*) \}?
-          | (?P<plain> [A-Za-z_]\w* | [0-9@*\#?!$-])
-          | (?P<command> \())""",
-    re.VERBOSE,
-)
 _PLAIN = re.compile(r"[\w./:=,@%+~^\[\]{}-]+", re.ASCII)
 _PLAIN_IN_QUOTES = re.compile(r'[^"\\$`]+')
-_ELEMENTS = re.compile(r'"\$\{(\w+)\[[@*]\]\}"')
 _ARRAY = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _WRITERS = frozenset({"cat", "tee"})
 """Commands that write the text behind ``<<`` to a file as it is."""
@@ -68,7 +72,11 @@ class Reader:
     inputs: list[tuple[Word, str]] = field(factory=list)
     pending: list[_Pending] = field(factory=list)
     target: Word | None = None
+    here: Word | None = None
     breaks: list[int] | None = None
+    pairs: dict[int, int] | None = None
+    until: int | None = None
+    depth: int = 0
 
     def commands(self) -> Iterator[Command]:
         """The commands of the text, one after the other.
@@ -88,6 +96,8 @@ class Reader:
                 self.at += 1
             elif letter == "(" and (array := _ARRAY.fullmatch("".join(self.letters))):
                 self._array(array)
+            elif self._arithmetic():
+                pass
             elif letter in _SEPARATORS:
                 words.extend(self._words())
                 yield from self._end_command(words)
@@ -100,6 +110,20 @@ class Reader:
                 self._letter(letter)
         words.extend(self._words())
         yield from self._end_command(words)
+
+    def _arithmetic(self) -> bool:
+        """Takes ``((...))`` for a word, if it stands here."""
+        if self.began is not None or not self.text.startswith("((", self.at):
+            return False
+        if self.pairs is None:
+            self.pairs = parentheses(self.text)
+        end = end_of_arithmetic(self.at, self.pairs)
+        if end is None:
+            return False
+        self.began = self.at
+        self.letters.append(self.text[self.at : end])
+        self.at = end
+        return True
 
     def foresight(self) -> Foresight:
         """What this reading, which is at its end, knows of the whole text."""
@@ -123,13 +147,18 @@ class Reader:
             self.at = self.since = header.end()
             self.before = "\n"
             return
+        condition, piped = self.blocks.condition(), self.before == "|"
         first, path = self._learn(words, operator)
         self.at += len(operator)
         self.since = self.at
         if operator == "\n":
             self._read_files(words[first:])
+        here, self.here = self.here, None
+        if words and here is not None:
+            self.inputs.append((words[first], here.text))
         if words:
-            yield Command(tuple(words), first, since, path)
+            line = None if condition is None else self._place(condition)[0]
+            yield Command(tuple(words), first, since, path, condition_line=line, piped=piped)
 
     def _learn(self, words: list[Word], after: str) -> tuple[int, tuple[int, ...]]:
         """Has variables and blocks follow a command that ends with ``after``.
@@ -188,7 +217,7 @@ class Reader:
 
     def _take_plain(self, plain: re.Pattern[str]) -> None:
         """Takes one letter, and those behind it that mean nothing but themselves."""
-        found = plain.match(self.text, self.at + 1)
+        found = plain.match(self.text, self.at + 1, self._end())
         end = found.end() if found else self.at + 1
         self.letters.append(self.text[self.at : end])
         self.at = end
@@ -220,28 +249,31 @@ class Reader:
         return True
 
     def _double_quoted(self) -> None:
-        if (array := _ELEMENTS.match(self.text, self.at)) is not None:
-            elements = self.variables.elements(array[1], self.at)
-            self._expand((hole(f"${array[1]}"),) if elements is None else elements)
+        if (array := ELEMENTS.match(self.text, self.at)) is not None:
+            name = array[1] or "@"
+            elements = self.variables.elements(name, self.at)
+            self._expand((hole(f"${name}"),) if elements is None else elements)
             self.at = array.end()
             return
         start = self.at
         self.at += 1
         self.letters.append("")
-        while self.at < len(self.text):
-            letter = self.text[self.at]
-            if letter == '"':
+        while self.at < self._end():
+            if self.text[self.at] == '"':
                 self.at += 1
                 return
-            if letter == "\\" and self.text[self.at + 1 : self.at + 2] in ("$", "`", '"', "\\", "\n"):
-                escaped = self.text[self.at + 1]
-                self.letters.append("" if escaped == "\n" else escaped)
-                self.at += 2
-            elif letter in "$`":
-                self._looked_up(quoted=True)
-            else:
-                self._take_plain(_PLAIN_IN_QUOTES)
+            self._letter_in_quotes()
         raise self._error('the quote " is never closed', start)
+
+    def _letter_in_quotes(self) -> None:
+        letter, escaped = self.text[self.at], self.text[self.at + 1 : self.at + 2]
+        if letter == "\\" and escaped in ("$", "`", '"', "\\", "\n"):
+            self.letters.append("" if escaped == "\n" else escaped)
+            self.at += 2
+        elif letter in "$`":
+            self._looked_up(quoted=True)
+        else:
+            self._take_plain(_PLAIN_IN_QUOTES)
 
     def _expand(self, words: Sequence[str]) -> None:
         """Takes in what one place of the text stands for, which may end words and begin others."""
@@ -258,38 +290,65 @@ class Reader:
             end = self._closing("`")
             found = self.text[self.at : end + 1]
             self._substitute(found, found, end + 1, quoted=quoted)
-        elif (match := _VARIABLE.match(self.text, self.at)) is None:
+        elif (match := VARIABLE.match(self.text, self.at)) is None:
             self.letters.append("$")
             self.at += 1
         elif match["command"]:
-            end = self.end_of_parentheses(match.end() - 1)
+            end = end_of_parentheses(self.text, match.end() - 1)
             found = self.text[self.at : end]
             self._substitute(found, found, end, quoted=quoted)
         else:
-            name = match["braced"] or match["plain"]
-            rest = match["rest"] or ""
-            if match["prefix"] or not (rest or ":-").startswith(":-"):
-                self.letters.append(hole(f"${name}"))
-                self.at = match.end()
+            self._parameter(match, quoted=quoted)
+
+    def _parameter(self, match: re.Match[str], *, quoted: bool) -> None:
+        """Puts the value of a parameter, or the default in its braces if that value is empty."""
+        name = match["braced"] or match["plain"]
+        end = match.end() if match["plain"] else end_of_braces(self.text, match.start() + 1)
+        operation = DEFAULTS.match(self.text, match.start("rest")) if match["rest"] else None
+        if match["prefix"] or (match["rest"] and operation is None):
+            found = self.text[self.at : end]
+            self._substitute(found, found, end, quoted=quoted)
+            return
+        value = self.variables.value(name, self.at)
+        if operation is not None and operation[2] == "=":
+            self.variables.default(name, self.at)
+        if operation is not None and value == "" and operation[1] and operation[2] != "?":
+            self._default(operation.end(), end, quoted=quoted)
+        else:
+            self._substitute(name, f"${name}", end, quoted=quoted)
+
+    def _default(self, begin: int, end: int, *, quoted: bool) -> None:
+        """Takes in the text between ``begin`` and the brace in front of ``end``, as if it stood alone."""
+        if self.depth == MAX_DEFAULTS:
+            self.letters.append(hole(self.text[self.at : end]))
+            self.at = end
+            return
+        self.depth += 1
+        outer, self.until = self.until, end - 1
+        self.at = begin
+        while self.at < end - 1:
+            if quoted and self.text[self.at] != '"':
+                self._letter_in_quotes()
+            elif not quoted and self.text[self.at] in _BLANKS + "\n":
+                self._end_word()
+                self.at += 1
             else:
-                # A value without letters gives way to the default.
-                key = name if self.variables.value(name, self.at) or not rest else ""
-                self._substitute(key, f"${name}", match.end(), quoted=quoted)
+                self._letter(self.text[self.at])
+        self.at, self.until = end, outer
+        self.depth -= 1
+
+    def _end(self) -> int:
+        """Where the text ends that is being read."""
+        return len(self.text) if self.until is None else self.until
 
     def _substitute(self, key: str, found: str, end: int, *, quoted: bool) -> None:
-        value = self.variables.value(key, self.at)
-        words = (value,) if quoted and value is not None else self.variables.words(key, self.at)
+        if quoted and key == "@":
+            words = self.variables.elements(key, self.at)
+        else:
+            value = self.variables.value(key, self.at)
+            words = (value,) if quoted and value is not None else self.variables.words(key, self.at)
         self._expand((hole(found),) if words is None else words)
         self.at = end
-
-    def end_of_parentheses(self, at: int) -> int:
-        """Where the parenthesis that stands at ``at`` is closed, or the text ends."""
-        depth = 0
-        for end in range(at, len(self.text)):
-            depth += {"(": 1, ")": -1}.get(self.text[end], 0)
-            if depth == 0:
-                return end + 1
-        return len(self.text)
 
     def _closing(self, quote: str) -> int:
         end = self.text.find(quote, self.at + 1)
@@ -328,6 +387,8 @@ class Reader:
         if operator in ("<<", "<<-") and words:
             is_plain = any(letter in "'\"\\" for letter in self.text[start : self.at])
             self.pending.append(_Pending(words[0].text, is_plain, operator.endswith("-")))
+        elif operator == "<<<" and words:
+            self.here = words[0]
         elif operator in (">", ">|") and words:
             self.target = words[0]
 
@@ -366,7 +427,7 @@ class Reader:
             known = None if match["prefix"] or match["rest"] else self.variables.value(name, self.at)
             return match[0] if known is None else known
 
-        return _VARIABLE.sub(value, body)
+        return VARIABLE.sub(value, body)
 
     def _skip_comment(self) -> None:
         end = self.text.find("\n", self.at)

@@ -288,7 +288,7 @@ def _passed(key: str, known: Sequence[str], file: _File, collector: Collector) -
 
 
 def _check_graph_keys(key: str, value: Json, file: _File) -> None:
-    """TensorRT-LLM refuses unknown keys of this config, and a null list is none."""
+    """TensorRT-LLM refuses unknown keys of this config, and a maximum that is not the largest size."""
     if key != "cuda_graph_config" or not isinstance(value, Mapping):
         return
     known = fields_dict(TensorrtCudaGraphConfig)
@@ -297,6 +297,13 @@ def _check_graph_keys(key: str, value: Json, file: _File) -> None:
             near = get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"; did you mean {near[0]}?" if near else f"; those are {', '.join(known)}"
             raise file.error(f"{key}.{name}", f"is no key of it{hint}")
+    sizes, maximum = value.get("batch_sizes"), value.get("max_batch_size")
+    numbers = [size for size in sizes if type(size) is int] if isinstance(sizes, list) else []
+    if numbers and type(maximum) is int and maximum > 0 and max(numbers) != maximum:
+        message = (
+            f"is {maximum} but the largest of batch_sizes is {max(numbers)}; make them equal, or drop it"
+        )
+        raise file.error(f"{key}.max_batch_size", message)
 
 
 def _nested(key: str, value: Json, file: _File, collector: Collector) -> Iterator[_Setting]:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from attrs import define, field
 
+from planner.importers.arithmetic import assigned_in
 from planner.importers.blocks import Foresight
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _NAMING = frozenset(
     {"export", "declare", "typeset", "local", "readonly", "read", "unset", "for", "select", "let", "printf"}
-    | {"mapfile", "readarray", "getopts"}
+    | {"mapfile", "readarray", "getopts", "wait", "coproc"}
 )
 """Commands that change the variables whose names are among their arguments."""
+_BY_VALUE = _NAMING - {"for", "select", "printf", "wait", "coproc"}
+"""Those whose arguments may be names that another variable holds."""
+_REFERRING = frozenset({"declare", "typeset", "local"})
+_REFERENCE = re.compile(r"-\w*n\w*")
+_CALLING = frozenset({"command", "builtin"})
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_SET = re.compile(r"([A-Za-z_]\w*)(?:\[[^\]]*\])?\+?=")
+_BETWEEN_COMMANDS = frozenset({"DEBUG", "ERR", "RETURN"})
+"""What ``trap`` may run something at while a script goes on."""
 _ANYTHING = frozenset({"source", ".", "eval"})
 """Commands that may change any variable."""
 _GLOB = re.compile(r"[*?\[]")
@@ -30,7 +41,8 @@ class Variables:
     that is always reached. What is set in a block is not, and stays ``doubtful`` whatever else sets it.
     ``given`` has what the user says beside the script, which wins over all of it; it may name whole
     substitutions, such as ``$(nproc)``. ``foresight`` is what an earlier reading has found out; what
-    this one does for it is in ``changes`` and ``sweeps``.
+    this one does for it is in ``changes`` and ``sweeps``. ``hidden`` are variables that change where no
+    assignment stands, by arithmetic or a trap; ``opaque`` says that any of them may.
     """
 
     given: Mapping[str, str] = field(factory=dict)
@@ -40,6 +52,16 @@ class Variables:
     foresight: Foresight = field(factory=Foresight)
     changes: dict[str, list[int]] = field(factory=dict)
     sweeps: list[int] = field(factory=list)
+    hidden: set[str] = field(factory=set)
+    opaque: bool = False
+
+    def foresee(self, text: str) -> None:
+        """Takes in what arithmetic assigns anywhere in the script."""
+        assigned = assigned_in(text)
+        for name in assigned.names:
+            self._hide(name, 0)
+        if assigned.indirectly:
+            self._sweep_for_good(0)
 
     def value(self, name: str, at: int) -> str | None:
         """The text that a name or a substitution stands for, ``None`` where that is not certain.
@@ -69,11 +91,10 @@ class Variables:
 
         ``certain`` says that no condition, block or pipe decides whether and where it runs.
         """
+        if words[0][0] in _CALLING and len(words) > 1:
+            words = words[1:]
         first = words[0][0]
-        if first in _ANYTHING:
-            self.known.clear()
-            self.arrays.clear()
-            self.sweeps.append(at)
+        self._follow_hidden(words, at)
         pairs = words[1:] if first == "export" else words
         matches = [(_ASSIGNMENT.fullmatch(text), is_known) for text, is_known in pairs]
         if all(match is not None for match, _ in matches):
@@ -83,7 +104,8 @@ class Variables:
         elif first in _NAMING or not certain:
             for text, _ in words:
                 match = _ASSIGNMENT.fullmatch(text)
-                self._doubt(match[1] if match else text, at)
+                # The name may stand right behind the letter of an option.
+                self._doubt(match[1] if match else text[2:] if text.startswith("-") else text, at)
         else:
             # An assignment in front of a command holds for that command, which may be a function.
             for match, _ in matches:
@@ -95,15 +117,56 @@ class Variables:
         before = self.arrays.get(name) if adds else ()
         if elements is None or before is None:
             self._doubt(name, at)
-        elif name not in self.doubtful:
+        elif name not in self.doubtful and not self.opaque:
             self._note(name, at)
             self.arrays[name] = (*before, *elements)
+
+    def _follow_hidden(self, words: Sequence[tuple[str, bool]], at: int) -> None:
+        """Takes in what a command may change without an assignment by name."""
+        first = words[0][0]
+        if first in _ANYTHING or _names_by_value(words):
+            self._sweep(at)
+        if first in _REFERRING and any(_REFERENCE.fullmatch(text) for text, _ in words[1:]):
+            self._sweep_for_good(at)
+        if first == "trap":
+            self._trap(words[1:], at)
+
+    def default(self, name: str, at: int) -> None:
+        """Takes in that ``name`` may be set to a default, if it has no value."""
+        if not self.known.get(name):
+            self._doubt(name, at)
+
+    def _trap(self, words: Sequence[tuple[str, bool]], at: int) -> None:
+        """Takes in a command that has other commands run later, such as between any two."""
+        if not words:
+            return
+        action, is_known = words[0]
+        names = {*_SET.findall(action), *assigned_in(action).names}
+        if not _BETWEEN_COMMANDS.isdisjoint(text.upper() for text, _ in words[1:]):
+            names.update(_NAME.findall(action))
+            if not is_known or not _ANYTHING.isdisjoint(action.split()):
+                self._sweep_for_good(at)
+        for name in names:
+            self._hide(name, at)
+
+    def _sweep(self, at: int) -> None:
+        self.known.clear()
+        self.arrays.clear()
+        self.sweeps.append(at)
+
+    def _sweep_for_good(self, at: int) -> None:
+        self._sweep(at)
+        self.opaque = True
+
+    def _hide(self, name: str, at: int) -> None:
+        self._doubt(name, at)
+        self.hidden.add(name)
 
     def _assign(self, match: re.Match[str], *, certain: bool, at: int) -> None:
         name, more, value = match.groups()
         if not certain or more:
             self._doubt(name, at)
-        elif name not in self.doubtful:
+        elif name not in self.doubtful and not self.opaque:
             self._note(name, at)
             self.known[name] = value
 
@@ -117,3 +180,13 @@ class Variables:
         places = self.changes.setdefault(name, [])
         if not places or places[-1] != at:
             places.append(at)
+
+
+def _names_by_value(words: Sequence[tuple[str, bool]]) -> bool:
+    """Whether a command changes variables whose names are not known."""
+    first = words[0][0]
+    if first == "printf":
+        targets = [pair for before, pair in pairwise(words) if before[0] == "-v"]
+    else:
+        targets = list(words[1:]) if first in _BY_VALUE else []
+    return any(not is_known and not _ASSIGNMENT.fullmatch(text) for text, is_known in targets)

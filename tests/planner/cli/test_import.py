@@ -215,3 +215,26 @@ def test_bytes_that_are_no_text_are_refused(run: Run, tmp_path: Path) -> None:
     result = run("import", tmp_path / "x")
     assert result.exit_code == 2
     assert "is not UTF-8 text" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "sizes"),
+    [
+        ("--max-num-seqs $1", ["$1=6"], 6),
+        ('--max-num-seqs "$1"', ["${1}=6"], 6),
+        ("--max-num-seqs ${2:-64}", ["$2=6"], 6),
+        ("--max-num-seqs ${2:-64}", ["2="], 64),
+        ('"$@"', ["$@=--max-num-seqs 5"], 5),
+        ("${EXTRA:---max-num-seqs 7}", ["EXTRA="], 7),
+        ("--max-num-seqs 8 ${EXTRA}", ["${EXTRA}="], 8),
+    ],
+)
+def test_any_parameter_is_given_as_a_message_asks_for_it(
+    run: Run, script: str, settings: list[str], sizes: int
+) -> None:
+    source = f"vllm serve Qwen/Qwen3-8B {script}"
+    assert run("import", "-", input=source).exit_code == 2
+    options = [word for setting in settings for word in ("--set", setting)]
+    found = run("import", *options, "-", input=source)
+    assert load_deployment(found.stdout).scheduler.max_num_seqs == sizes
+    assert "has no effect" not in found.stderr

@@ -225,3 +225,72 @@ def test_a_manifest_with_a_text_for_a_program_in_it_stays_a_manifest() -> None:
 
 def test_what_is_said_of_the_environment_wins_over_files_that_are_not_read() -> None:
     assert imported("source .env\nvllm serve m", {V2: "0"}).deployment.engine.env == {V2: "0"}
+
+
+SERVER = "vllm serve Qwen/Qwen3-8B"
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        (
+            f"if false; then {SERVER}; fi",
+            "line 1: the server is started only if the condition of line 1 is met",
+        ),
+        (
+            f"case $1 in\na) {SERVER} ;;\nesac",
+            "line 2: the server is started only if the condition of line 1",
+        ),
+        (f"exit 0\n{SERVER}", "line 1: exit ends the script before the server of line 2 is started"),
+        (f"exec x\n{SERVER}", "line 1: exec ends the script before the server of line 2 is started"),
+        (f"vllm() {{ x; }}\n{SERVER}", "line 2 calls vllm, a function of the script, which is not followed"),
+        (f"alias vllm='x y'\n{SERVER}", "line 1: alias vllm is not followed"),
+        (f"echo 'vllm serve m' | bash\n{SERVER}", "line 1: what bash reads from the pipe is not read"),
+        (f"eval 'vllm serve m'\n{SERVER}", "line 1: what eval runs is not read"),
+        (f'eval "$X"\n{SERVER}', "line 1: what eval runs is not read"),
+    ],
+)
+def test_what_may_keep_a_server_from_starting_as_it_stands_is_told(text: str, remark: str) -> None:
+    assert any(note.startswith(remark) for note in imported(text).notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"if x; then exit 1; fi\n{SERVER}",
+        f"cd x || exit 1\n{SERVER}",
+        f"[ x ] && exit 1\n{SERVER}",
+        f"f() {{ exit 1; }}\n{SERVER}",
+        f"exec > log\n{SERVER}",
+        f"{SERVER}\nexit 0",
+        f"exec {SERVER}",
+        f"if ! {SERVER}; then x; fi",
+        f"if x; then y; fi; {SERVER}",
+        f"run() {{ x; }}\n{SERVER}",
+        f"alias ll='ls -l'\n{SERVER}",
+        f"echo x | grep x\n{SERVER}",
+        f"echo x | bash run.sh\n{SERVER}",
+        f"eval set -- x\n{SERVER}",
+    ],
+)
+def test_what_keeps_no_server_from_starting_is_not_told(text: str) -> None:
+    assert imported(text).notes == imported(SERVER).notes
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ('CMD="vllm serve m"; eval "$CMD"', "line 1: what eval runs is not read"),
+        ("echo 'vllm serve m' | bash", "line 1: what bash reads from the pipe is not read"),
+        ("bash <<< 'vllm serve m'", "line 1: the text that bash reads out of the script is not read"),
+        ("echo 'vllm serve m' | sudo bash -s", "line 1: what bash reads from the pipe is not read"),
+    ],
+)
+def test_a_server_that_only_a_shell_will_read_is_named_as_not_read(text: str, unread: str) -> None:
+    assert unread in refusal(text)
+
+
+@pytest.mark.parametrize("line", ["((VLLM_USE_V2_MODEL_RUNNER++))", "declare -n R=VLLM_USE_V2_MODEL_RUNNER"])
+def test_an_exported_variable_that_changes_without_an_assignment_is_not_stale(line: str) -> None:
+    message = refusal(f"export {V2}=0\n{line}\n{SERVER}")
+    assert f"${V2} is not looked up or run here" in message

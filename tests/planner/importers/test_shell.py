@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.errors import DocumentError
-from planner.importers.script import MAX_TEXT, commands_of, end_of_name, read_script
+from planner.importers.script import MAX_TEXT, commands_of, read_script
+from planner.importers.substitutions import end_of_name, parameter_name
 
 
 def texts(text: str) -> list[list[str]]:
@@ -48,10 +49,13 @@ def test_words_are_those_that_a_shell_would_pass(text: str, commands: list[list[
         ('"x $(nproc) y"', "$(nproc)"),
         ("`date`", "`date`"),
         ("$1", "$1"),
+        ("M=a; ${#M}", "${#M}"),
+        ("M=a; ${M%x}", "${M%x}"),
+        ("${A:-${B:-c}}", "$A"),
     ],
 )
 def test_what_a_shell_would_look_up_is_named(text: str, unknown: str) -> None:
-    ((word,),) = commands_of(text, None)
+    (word,) = commands_of(text, None)[-1]
     assert word.unknown == (unknown,)
 
 
@@ -138,9 +142,6 @@ def test_a_variable_that_the_text_sets_to_a_plain_value_stands_for_it(text: str,
         "M=a\n. ./env\nserve $M",
         "f() {\nM=b\n}\nM=a\nf\nserve $M",
         "cat <<END\nM=a\nEND\nserve $M",
-        "M=a\nserve ${#M}",
-        "M=a\nserve ${M%x}",
-        "M=\nserve ${M:-c}",
     ],
 )
 def test_a_variable_that_is_not_certain_stays_unknown(text: str) -> None:
@@ -290,7 +291,14 @@ def test_commands_go_on_behind_a_text_that_became_a_file() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("A=b=c", "A"), ("$((A==1))=2", "$((A==1))"), ("`a=b`=2", "`a=b`"), ("A", "A"), ("$(a", "$(a")],
+    [
+        ("A=b=c", "A"),
+        ("$((A==1))=2", "$((A==1))"),
+        ("`a=b`=2", "`a=b`"),
+        ("A", "A"),
+        ("$(a", "$(a"),
+        ("${A:-b=c}=2", "${A:-b=c}"),
+    ],
 )
 def test_a_name_ends_where_its_value_begins(text: str, name: str) -> None:
     assert text[: end_of_name(text)] == name
@@ -300,3 +308,110 @@ def test_a_name_ends_where_its_value_begins(text: str, name: str) -> None:
 def test_the_marks_of_holes_are_no_text(letter: str) -> None:
     with pytest.raises(DocumentError, match="is not allowed here"):
         commands_of(f"serve {letter}", None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "((N++))",
+        "((N <<= 1))",
+        ": $((N=9))",
+        "echo $((N++))",
+        "[ $((N++)) -gt 3 ]",
+        "if (( N++ > 3 )); then x; fi",
+        "for ((N=0; N<3; N++)); do x; done",
+        'x "${A[N++]}"',
+        "declare -n R=N\nR=9",
+        "local -rn R=N",
+        "(($R = 9))",
+        "trap 'N=5' DEBUG",
+        "trap '((N++))' USR1",
+        "trap 'read N' ERR",
+        'trap "$X" DEBUG',
+        "trap 'source e' DEBUG",
+        "printf -v N 9",
+        "printf -vN 9",
+        'printf -v "$X" 9',
+        'export "$X=9"',
+        "export $(cat e)",
+        "command eval x",
+        "builtin read N",
+        "let N-=1",
+    ],
+)
+def test_a_variable_that_changes_without_an_assignment_is_not_stale(line: str) -> None:
+    script = read_script(f"N=4\n{line}\nserve $N", None)
+    assert script.commands[-1].words[-1].unknown == ("$N",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "((M++))",
+        "((N == 3))",
+        "if ((N < 3)); then x; fi",
+        "((1 << N))",
+        "trap 'kill $N' EXIT",
+        "trap - DEBUG",
+        "declare -x R=N",
+        "printf '%s' \"$X\"",
+        "((x); (y))",
+        "x ${N:=5}",
+    ],
+)
+def test_a_variable_that_is_only_looked_at_keeps_its_value(line: str) -> None:
+    script = read_script(f"N=4\n{line}\nserve $N", None)
+    assert [word.text for word in script.commands[-1].words] == ["serve", "4"]
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "words"),
+    [
+        ("serve ${X:---n 4}", {"X": ""}, ["serve", "--n", "4"]),
+        ('serve "${X:---n 4}"', {"X": ""}, ["serve", "--n 4"]),
+        ('serve ${X:-"a b" c}d', {"X": ""}, ["serve", "a b", "cd"]),
+        ("serve ${X---n 4}", {"X": ""}, ["serve"]),
+        ("serve ${X---n 4}", {"X": "a b"}, ["serve", "a", "b"]),
+        ("serve ${X:?missing}", {"X": "a"}, ["serve", "a"]),
+        ("serve ${X:=4}", {"X": ""}, ["serve", "4"]),
+        ("serve ${X:-${Y:-4}}", {"X": "", "Y": ""}, ["serve", "4"]),
+        ("serve ${X:-${Y:-4}}", {"X": "5"}, ["serve", "5"]),
+        ("X=\nserve ${X:-4}", {}, ["serve", "4"]),
+        ("serve ${X:+--n 4}", {"${X:+--n 4}": "--n 5"}, ["serve", "--n", "5"]),
+        ("serve $1 ${2:-64}", {"1": "a", "2": ""}, ["serve", "a", "64"]),
+        (
+            'serve "$@" $# $*',
+            {"@": "--n 'a b'", "#": "2", "*": "x y"},
+            ["serve", "--n", "a b", "2", "x", "y"],
+        ),
+        ('serve "${@}" ${@:2} "x $@ y"', {"@": "1 2", "${@:2}": "2"}, ["serve", "1", "2", "2", "x 1", "2 y"]),
+        ('f() {\nserve "$1" $2\n}', {"1": "a", "2": "b"}, ["serve", "a", "b"]),
+    ],
+)
+def test_parameters_stand_for_what_a_shell_would_put(
+    text: str, given: dict[str, str], words: list[str]
+) -> None:
+    commands = read_script(text, None, given=given).commands
+    found = [command for command in commands if command.words[0].text == "serve"]
+    assert [(word.text, word.unknown) for word in found[-1].words] == [(word, ()) for word in words]
+
+
+def test_a_default_that_may_have_been_set_is_not_certain() -> None:
+    assert commands_of("N=\n: ${N:=9}\nserve $N", None)[-1][-1].unknown == ("$N",)
+
+
+@pytest.mark.parametrize("text", ["A", "$A", "${A}"])
+def test_a_parameter_may_be_named_as_a_shell_writes_it(text: str) -> None:
+    assert parameter_name(text) == "A"
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("$1", "1"), ("${1}", "1"), ("$@", "@"), ("${#}", "#"), ("$(a)", "$(a)")]
+)
+def test_positional_and_special_parameters_have_names(text: str, name: str) -> None:
+    assert parameter_name(text) == name
+
+
+def test_defaults_that_are_nested_without_end_are_not_followed() -> None:
+    script = read_script("serve " + "${X:-" * 5000 + "}" * 5000, None, given={"X": ""})
+    assert script.commands[-1].words[-1].unknown

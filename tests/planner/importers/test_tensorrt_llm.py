@@ -97,3 +97,19 @@ def test_null_turns_graphs_off_and_null_mappings_say_nothing(tmp_path: Path) -> 
     ).deployment.tensorrt_llm
     assert section is not None
     assert section.cuda_graph_config is None
+
+
+def test_a_largest_size_that_is_not_the_maximum_is_refused_as_compile_does(tmp_path: Path) -> None:
+    settings = "max_num_tokens: 64\ncuda_graph_config: {batch_sizes: [1, 2, 2, 16], max_batch_size: 3}"
+    with pytest.raises(DocumentError) as error:
+        imported("--config x.yaml", tmp_path, settings)
+    assert str(error.value) == (
+        "x.yaml:2:1: cuda_graph_config.max_batch_size: is 3 but the largest of batch_sizes is 16; make them "
+        "equal, or drop it"
+    )
+
+
+@pytest.mark.parametrize("graphs", ["{batch_sizes: [1, 3], max_batch_size: 3}", "{batch_sizes: [1, 3]}"])
+def test_a_largest_size_that_is_the_maximum_is_taken(graphs: str, tmp_path: Path) -> None:
+    found = imported("--config x.yaml", tmp_path, f"cuda_graph_config: {graphs}")
+    assert found.deployment.tensorrt_llm is not None
