@@ -196,12 +196,41 @@ def import_archive(cache: PlanCache, file: Path) -> Imported:
     return Imported(len(new), len(records) - len(new))
 
 
+def require_archive(file: Path) -> None:
+    """Refuses what cannot be imported, as far as its manifest shows.
+
+    Raises:
+        CacheError: it cannot be read, or is no export of a cache.
+    """
+    try:
+        with _opened(file) as archive:
+            _members(archive)
+    except CacheError as error:
+        error.path = error.path or name_of(file)
+        raise
+
+
+def _stream_of(file: Path) -> BinaryIO:
+    try:
+        # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+        stream = open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb")  # noqa: SIM115 - the caller closes it
+    except FileNotFoundError:
+        raise CacheError("no such file", fault=Fault.MISSING, path=name_of(file)) from None
+    except (OSError, ValueError) as error:
+        why = unreachable(file, "cannot be imported", error).message
+        raise CacheError(why, fault=Fault.INVALID, path=name_of(file)) from None
+    if not stream.seekable():
+        stream.close()
+        raise CacheError(
+            "is a pipe; give a file, or - to planner cache import", fault=Fault.INVALID, path=name_of(file)
+        )
+    return stream
+
+
 @contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     try:
-        # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
-        handle = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
-        with open(handle, "rb") as stream, zipfile.ZipFile(stream) as archive:
+        with _stream_of(file) as stream, zipfile.ZipFile(stream) as archive:
             yield archive
     except (OSError, ValueError) as error:
         raise unreachable(file, "cannot be imported", error) from None

@@ -118,6 +118,17 @@ def _require_written(remote: Remote, index: Index) -> None:
 # In.
 
 
+def require_folder(url: str) -> None:
+    """Refuses a URL that nothing can be imported from, as far as its index shows.
+
+    Raises:
+        CacheError: the folder is not what ``export_to`` writes or cannot be read.
+    """
+    remote = Remote(url)
+    with _naming(remote):
+        index_in(remote.read(INDEX, MAX_INDEX_BYTES))
+
+
 def import_from(cache: PlanCache, url: str) -> Moved:
     """Takes in what the folder at ``url`` holds and ``cache`` does not. Records that are there stay.
 

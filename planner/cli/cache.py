@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ import click
 
 from planner.cli.answers import to_json
 from planner.cli.blocks import Block, Row, heading
+from planner.cli.cache_streams import export_to_stdout, refuse_terminal, stdin_as_file
+from planner.cli.files import STDIO
 from planner.cli.options import count, examples, not_empty, output_format
 from planner.cli.render import show
 from planner.cli.streams import write_stdout
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
 
 DIGITS = 12
 """Digits of a key that lists show; they are enough to tell records apart."""
-
 MEMBERS_NAMED = 5
 
 SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
@@ -98,8 +100,8 @@ def list_records(
             return
         stats = cache.stats()
     total = f"{counted(sum(stats.records.values()), 'record')}, {size_text(stats.record_bytes)}"
-    yield_rows = tuple(_rows(found, time.time()))
-    show((heading(f"{stats.directory}: {total}"), Block(yield_rows, title="records", numbers=frozenset({6}))))
+    block = Block(tuple(_rows(found, time.time())), title="records", numbers=frozenset({6}))
+    show((heading(f"{stats.directory}: {total}"), block))
     for name in stats.set_aside:
         show((heading(f"set aside: {name}"),), err=True)
 
@@ -291,19 +293,24 @@ def _tell_removed(pruned: Pruned) -> None:
         "planner cache export cache.zip",
         "planner cache export one.zip 3ffe8162",
         "planner cache export s3://bucket/graphplan",
+        "planner cache export - | ssh host planner cache import -",
     ),
 )
 @cache_option
-@click.argument("target", metavar="FILE|URL", callback=A_FILE)
+@click.argument("target", metavar="FILE|URL|-", callback=A_FILE)
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
 def export(directory: str | None, target: str, keys: tuple[str, ...]) -> None:
     """Write records, by default all, and their artifacts into one file, or into the folder at a URL.
+
+    With - the file goes to standard output.
 
     What was used when is not in it; the same records give the same bytes. To a URL only what is
     missing there moves, and a transfer that was cut off goes on.
     """
     from cache.transfer_remote import is_url
 
+    if target == STDIO:
+        refuse_terminal()
     with _opened(directory) as cache:
         chosen = [_one_key(cache, key) for key in keys] if keys else None
         if is_url(target):
@@ -311,8 +318,8 @@ def export(directory: str | None, target: str, keys: tuple[str, ...]) -> None:
 
             _tell_moved("exported", export_to(cache, target, chosen))
             return
-        number = cache.export(Path(target), chosen)
-    show((heading(f"exported {counted(number, 'record')}"),))
+        number = export_to_stdout(cache, chosen) if target == STDIO else cache.export(Path(target), chosen)
+    show((heading(f"exported {counted(number, 'record')}"),), err=target == STDIO)
 
 
 @command.command(
@@ -323,22 +330,29 @@ def export(directory: str | None, target: str, keys: tuple[str, ...]) -> None:
     ),
 )
 @cache_option
-@click.argument("source", metavar="FILE|URL", callback=A_FILE)
+@click.argument("source", metavar="FILE|URL|-", callback=A_FILE)
 def import_(directory: str | None, source: str) -> None:
     """Take in what export wrote, after verifying it. Records that are there already stay.
 
+    With - the file comes from standard input. No cache is made for what cannot be imported.
+
     From a URL only what is missing here moves, and a transfer that was cut off goes on.
     """
+    from cache.archive import require_archive
     from cache.store import PlanCache
     from cache.transfer_remote import is_url
 
-    with PlanCache(directory) as cache:
-        if is_url(source):
-            from cache.transfer import import_from
+    if is_url(source):
+        from cache.transfer import import_from, require_folder
 
+        require_folder(source)
+        with PlanCache(directory) as cache:
             _tell_moved("imported", import_from(cache, source))
-            return
-        imported = cache.import_(Path(source))
+        return
+    with stdin_as_file() if source == STDIO else nullcontext(Path(source)) as file:
+        require_archive(file)
+        with PlanCache(directory) as cache:
+            imported = cache.import_(file)
     kept = f", {imported.kept} there already" if imported.kept else ""
     show((heading(f"imported {counted(imported.added, 'record')}{kept}"),))
 
@@ -346,8 +360,8 @@ def import_(directory: str | None, source: str) -> None:
 def _tell_moved(what: str, moved: Moved) -> None:
     kept = f", {moved.kept} there already" if moved.kept else ""
     spared = f" ({size_text(moved.kept_bytes)} there already)" if moved.kept_bytes else ""
-    text = f"{what} {counted(moved.added, 'record')}{kept}; {size_text(moved.num_bytes)} moved{spared}"
-    show((heading(text),))
+    size = size_text(moved.num_bytes)
+    show((heading(f"{what} {counted(moved.added, 'record')}{kept}; {size} moved{spared}"),))
 
 
 def _size(text: str | None) -> int | None:

@@ -116,9 +116,13 @@ def read_bytes(name: str) -> bytes:
 
 def _stdin_bytes() -> bytes:
     try:
-        return stdin().read(MAX_BYTES + 1)
+        data = stdin().read(MAX_BYTES + 1)
     except OSError as error:
         raise DocumentError(f"cannot be read: {error.strerror}", path=STDIN_NAME) from None
+    if not data:
+        # A command that fails ahead of a pipe leaves nothing, and has said why.
+        raise DocumentError("is empty; did the command before it fail?", path=STDIN_NAME)
+    return data
 
 
 def write_output(name: str | None, text: str, *, replaces: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -34,11 +35,21 @@ def write_stdout(text: str) -> None:
     Raises:
         OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
     """
+    write_stdout_bytes((text.encode(),))
+
+
+def write_stdout_bytes(chunks: Iterable[bytes]) -> None:
+    """Writes bytes to standard output, chunk by chunk.
+
+    Raises:
+        OutputError: the output takes no more; a reader that went away is a BrokenPipeError.
+    """
     if sys.stdout is None:
         raise OutputError(CLOSED)
     stream = sys.stdout.buffer
     try:
-        stream.write(text.encode())
+        for chunk in chunks:
+            stream.write(chunk)
         stream.flush()
     except BrokenPipeError:
         raise

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 from attrs import evolve
+from click.core import ParameterSource
 
 from planner.cli.blocks import Block, Row, heading
 from planner.cli.files import reading, shown_name, write_output
@@ -24,6 +25,9 @@ EARLIER = rb"(?m)^(block,)?num_reqs,num_tokens,count\r?$"
 DEFAULTS = Batching()
 
 PERCENTILES = (50, 90, 99)
+
+OF_REPLAY = ("max_num_seqs", "rate", "step_time", "prefill_rate", "chunk", "tokens_per_step")
+"""Options that say how requests are replayed, and nothing where steps are counted already."""
 
 
 @click.command(
@@ -98,7 +102,10 @@ PERCENTILES = (50, 90, 99)
 @click.option("--about", metavar="TEXT", help="What the histogram says of its source, such as its licence.")
 @click.option("--skip-malformed", is_flag=True, help="Leave out rows that cannot be read, and count them.")
 @click.option("-q", "--quiet", is_flag=True, help="No summary on standard error, only errors.")
+@click.pass_context
 def command(
+    ctx: click.Context,
+    /,
     source: str,
     output: str | None,
     about: str | None,
@@ -115,17 +122,37 @@ def command(
 
     In the replay, requests are served in the order of their arrival, and a step carries one decode of
     every running request and prefill up to the chunk. It lasts the step time, and its prefill at the
-    prefill rate. Steps without decode are left out.
+    prefill rate.
+
+    A step is counted by its running decodes alone. Prefill in the same step is left aside, so that mixed
+    steps appear as decode, though vLLM runs those with another graph; steps without decode are left out.
+
+    Counts cannot be replayed: the options of the server are refused for them, but for --query-len.
     """
     batching = Batching(**server)  # type: ignore[arg-type]
     with reading(source, lambda name: open(name, "rb")) as stream:
         traffic = read_traffic(stream, shown_name(source), batching, skip_malformed=skip_malformed)
+    if isinstance(traffic.content, Trace):
+        batching.checked()
+    else:
+        _refuse_replay(ctx, traffic)
     histogram = traffic.as_histogram(batching)
     if about is not None:
         histogram = evolve(histogram, source="\n".join(filter(None, (histogram.source, about))))
     write_output(output, dump_histogram(histogram), replaces=EARLIER)
     if not quiet:
         show(tuple(_summary(traffic, histogram, batching)), err=True)
+
+
+def _refuse_replay(ctx: click.Context, traffic: Traffic) -> None:
+    """Refuses options that would do nothing to counts."""
+    given = [name for name in OF_REPLAY if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise click.UsageError(
+            f"{options}: {traffic.name} ({traffic.kind}) holds steps that are counted already, which "
+            "cannot be replayed; give the trace of the requests, or leave these options away"
+        )
 
 
 def _summary(traffic: Traffic, histogram: Histogram, batching: Batching) -> Iterator[Block]:

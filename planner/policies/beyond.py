@@ -25,8 +25,8 @@ def traffic_beyond(histogram: Histogram, needs: Needs, mixed_maximum: int) -> It
             code="traffic-too-wide",
             message=f"{_percent(share)} of the counted decode steps have more than "
             f"{counted(widest, 'request')}, the most that run at once; they count as steps of {widest}",
-            fix=f"planner traffic TRACE --max-num-seqs {widest} replays a trace on such a server; or raise "
-            "max_num_seqs",
+            fix=f"planner traffic TRACE --max-num-seqs {widest} replays the requests of a trace on such a "
+            "server, which a histogram cannot be: its trace is needed; or raise max_num_seqs",
         )
     if mixed_maximum and (share := _share_above(mixed_maximum, histogram.token_steps())):
         yield Finding(

@@ -111,7 +111,7 @@ def needs_of(plan: Plan, settings: Settings) -> Needs:
     for family, resolved in plan.resolved.items():
         if family == ENCODER or not resolved.cudagraph_mode:
             continue
-        needs = tuple(_needs_of_family(plan, family))
+        needs = tuple(needs_of_family(plan, family))
         if resolved.cudagraph_mode.decode_mode() is CUDAGraphMode.FULL:
             families.append(needs)
         else:
@@ -124,7 +124,8 @@ def needs_of(plan: Plan, settings: Settings) -> Needs:
     )
 
 
-def _needs_of_family(plan: Plan, family: str) -> Iterator[Need]:
+def needs_of_family(plan: Plan, family: str) -> Iterator[Need]:
+    """The widest batch of each query length in use that ``plan``'s server forms of a family."""
     domain = domain_of(plan, family)
     for tier in domain.tiers:
         widest = min(tier.max_num_reqs, domain.max_num_reqs, domain.max_num_tokens // tier.query_len)

@@ -3,7 +3,8 @@
 Requests are served in the order of their arrival, at most ``max_num_seqs`` at once. Each step carries
 one decode of every request that has its first token, and prefill up to ``chunk`` tokens in all. It
 lasts the step time and the time of its prefill; the step with the last tokens of a prompt yields that
-request's first token. A step's sample is its number of decodes; steps without any tell nothing.
+request's first token. A step's sample is its number of decodes; steps without any tell nothing. Prefill
+beside them is left aside, so that a mixed step counts as decode though vLLM runs it with another graph.
 
 All times are whole nanoseconds, so that every machine counts the same steps.
 """
@@ -15,6 +16,7 @@ from heapq import heappop, heappush
 
 from attrs import Factory, define, frozen
 
+from planner.describe import counted
 from planner.errors import GraphplanError
 from planner.traffic.histogram import Histogram, HistogramRow, histogram_of
 from planner.traffic.numbers import NANOSECONDS
@@ -29,6 +31,10 @@ MAX_RUNS = 10_000_000
 
 class ReplayError(GraphplanError):
     """A trace that takes too long to replay."""
+
+
+class BatchingError(GraphplanError):
+    """A server that cannot be."""
 
 
 @frozen(kw_only=True)
@@ -56,6 +62,33 @@ class Batching:
             f"rate {self.rate:g}, step time {self.step_time:g} ms, prefill {self.prefill_rate} tokens/s, "
             f"chunk {self.chunk}, max_num_seqs {self.max_num_seqs}{speculation}"
         )
+
+    def checked(self) -> Batching:
+        """This server, once it is known that one can be so.
+
+        Source: vLLM 0.33, the checks of its scheduler config and of its speculative slots.
+
+        Raises:
+            BatchingError: decodes gain more tokens than they have, or a step has no room for a token of
+                every request or for one decode.
+        """
+        if self.tokens_per_step > self.query_len:
+            raise BatchingError(
+                f"a decode of {counted(self.query_len, 'token')} gains at most as many a step, not "
+                f"{self.tokens_per_step:g}; raise the query length or lower the tokens per step"
+            )
+        if self.max_num_seqs > self.chunk:
+            raise BatchingError(
+                f"{counted(self.max_num_seqs, 'request')} (max_num_seqs) do not fit into a step of "
+                f"{counted(self.chunk, 'token')} (chunk), which vLLM refuses; raise the chunk or lower "
+                "max_num_seqs"
+            )
+        if self.query_len > self.chunk:
+            raise BatchingError(
+                f"a decode of {self.query_len} tokens does not fit into a step of "
+                f"{counted(self.chunk, 'token')} (chunk); raise the chunk or lower the query length"
+            )
+        return self
 
     def decodes(self, output: int) -> int:
         """The decode steps of a request that generates ``output`` tokens; its prefill yields the first."""

@@ -69,8 +69,9 @@ def load_histogram(
     Raises:
         DocumentError: the source cannot be read, or is nothing that is known.
         ReplayError: a trace takes too many steps.
+        BatchingError: no server can be so.
     """
-    batching = batching or Batching()
+    batching = (batching or Batching()).checked()
     if isinstance(source, str) and "\n" in source:
         source = source.encode("utf-8", "replace")
     if isinstance(source, bytes):

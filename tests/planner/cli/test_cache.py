@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -165,6 +166,77 @@ def test_a_cache_is_carried_elsewhere_by_url(run: Run, directory: Path, tmp_path
     assert run("cache", "import", url, "--cache", other).stdout == (
         "imported 0 records, 3 there already; 0 B moved\n"
     )
+
+
+def test_a_cache_is_carried_over_the_standard_streams(
+    run: Run, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    exported = run("cache", "export", "-")
+    assert (exported.exit_code, exported.stderr) == (0, "exported 3 records\n")
+    run("cache", "export", tmp_path / "cache.zip")
+    assert exported.stdout_bytes == (tmp_path / "cache.zip").read_bytes()
+    other = tmp_path / "other"
+    imported = run("cache", "import", "-", "--cache", other, input=exported.stdout_bytes)
+    assert (imported.exit_code, imported.stdout) == (0, "imported 3 records\n")
+    assert keys(other) == keys(directory)
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+@pytest.mark.usefixtures("directory")
+def test_an_export_is_kept_off_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    result = run("cache", "export", "-")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "an export is no text for a terminal" in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (b"", "standard input: is empty; did the command before it fail?"),
+        (b"no export", "standard input: is damaged, or no export of a cache"),
+        (b"PK\3\4" + bytes(1020), "standard input: is larger than 0 GiB; import it as a file"),
+    ],
+    ids=["nothing", "text", "much"],
+)
+def test_standard_input_that_is_no_export_is_refused_and_makes_no_cache(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: bytes, why: str
+) -> None:
+    monkeypatch.setattr("planner.cli.cache_streams.MAX_STDIN_BYTES", 1000)
+    result = run("cache", "import", "-", "--cache", tmp_path / "new", input=given)
+    assert result.exit_code == 2
+    assert why in one_line(result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["none", "folder", "file/below", "secret", "notes", "pipe", "long" * 100])
+def test_a_source_that_cannot_be_imported_makes_no_cache(run: Run, tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    (tmp_path / "notes").write_text("mine")
+    (tmp_path / "secret").touch(mode=0)
+    os.mkfifo(tmp_path / "pipe")
+    result = run("cache", "import", tmp_path / name, "--cache", tmp_path / "new")
+    assert result.exit_code == 2
+    assert one_line(result.stderr).startswith(f"planner: error: {tmp_path / name}: ")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "memory"])
+def test_a_url_that_cannot_be_imported_makes_no_cache(run: Run, tmp_path: Path, kind: str) -> None:
+    result = run("cache", "import", f"{kind}://{tmp_path}/none", "--cache", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "is not there" in one_line(result.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_that_is_not_there_leaves_one_cause_to_the_next_command(run: Run, directory: Path) -> None:
+    shown = run("cache", "show", "plans/3ffe8162", "--cache", directory)
+    result = run("explain", "-", "--num-reqs", 4, "--num-tokens", 64, input=shown.stdout)
+    message = "planner: error: standard input: is empty; did the command before it fail?"
+    assert (result.exit_code, one_line(result.stderr)) == (2, message)
 
 
 @pytest.mark.usefixtures("directory")

@@ -46,7 +46,7 @@ def test_the_version_is_one_line(run: Run) -> None:
         (["comple"], "planner: error: No such command 'comple'; see `planner --help`"),
         (["compile"], "planner: error: Missing argument 'DEPLOYMENT|COMMAND'; see `planner compile --help`"),
         (["schema", "x"], "planner: error: Invalid value for '{deployment|plan}'"),
-        (["compile", "-"], "planner: error: standard input: the document is empty"),
+        (["compile", "-"], "planner: error: standard input: is empty; did the command before it fail?"),
         (["compile", "no-such-file"], "planner: error: no-such-file: no such file"),
         (["diff", "-", "-"], "planner: error: standard input (-) can be given once only"),
     ],

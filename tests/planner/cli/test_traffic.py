@@ -139,12 +139,95 @@ def test_options_out_of_range_are_usage_errors(run: Run, option: str, value: str
 
 
 @pytest.mark.parametrize("extreme", ["1000000000000", "1"])
-@pytest.mark.parametrize("text", [AZURE, *HISTOGRAMS.values()])
-def test_extreme_servers_are_no_surprise(run: Run, extreme: str, text: str) -> None:
+def test_extreme_servers_are_no_surprise(run: Run, extreme: str) -> None:
     names = ("--max-num-seqs", "--prefill-rate", "--chunk", "--query-len")
     options = [part for name in names for part in (name, extreme)]
-    result = run("traffic", "-", *options, input=text)
+    result = run("traffic", "-", *options, input=AZURE)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("extreme", ["1000000000000", "1"])
+@pytest.mark.parametrize("text", HISTOGRAMS.values(), ids=HISTOGRAMS)
+def test_extreme_decodes_of_counts_are_no_surprise(run: Run, extreme: str, text: str) -> None:
+    result = run("traffic", "-", "--query-len", extreme, input=text)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(("kind", "text"), HISTOGRAMS.items(), ids=HISTOGRAMS)
+def test_options_of_a_replay_are_refused_where_nothing_is_replayed(run: Run, kind: str, text: str) -> None:
+    result = run("traffic", "-", "--max-num-seqs", 4, "--rate", 0.5, "--chunk", 5, input=text)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert one_line(result.stderr).startswith(
+        f"planner: error: --max-num-seqs, --rate, --chunk: standard input ({kind}) holds steps that are "
+        "counted already, which cannot be replayed; give the trace of the requests"
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--max-num-seqs", "256"),
+        ("--rate", "1"),
+        ("--step-time", "25"),
+        ("--prefill-rate", "20000"),
+        ("--chunk", "8192"),
+        ("--tokens-per-step", "1"),
+    ],
+)
+def test_even_the_default_is_refused_for_counts_once_it_is_asked_for(
+    run: Run, option: str, value: str
+) -> None:
+    result = run("traffic", "-", option, value, input=HISTOGRAM)
+    assert result.exit_code == 2
+    assert f"error: {option}: " in one_line(result.stderr)
+    assert run("traffic", "-", option, value, input=AZURE).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--tokens-per-step", 3), "a decode of 1 token gains at most as many a step, not 3; "),
+        (
+            ("--query-len", 4, "--tokens-per-step", 5),
+            "a decode of 4 tokens gains at most as many a step, not 5",
+        ),
+        (
+            ("--chunk", 8, "--max-num-seqs", 16),
+            "16 requests (max_num_seqs) do not fit into a step of 8 tokens",
+        ),
+        (("--chunk", 255), "256 requests (max_num_seqs) do not fit into a step of 255 tokens (chunk)"),
+        (
+            ("--chunk", 3, "--max-num-seqs", 2, "--query-len", 4),
+            "a decode of 4 tokens does not fit into a step of 3 tokens (chunk)",
+        ),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(run: Run, options: tuple[object, ...], what: str) -> None:
+    result = run("traffic", "-", *options, input=AZURE)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert what in one_line(result.stderr)
+
+
+@pytest.mark.parametrize(
+    "options", [("--query-len", 4, "--tokens-per-step", 4), ("--chunk", 16, "--max-num-seqs", 16)]
+)
+def test_the_last_server_that_can_be_is_replayed(run: Run, options: tuple[object, ...]) -> None:
+    assert run("traffic", "-", *options, input=AZURE).exit_code == 0
+
+
+@pytest.mark.parametrize("where", ["help", "README"])
+def test_it_is_said_that_mixed_steps_appear_as_decode(run: Run, where: str) -> None:
+    text = run("traffic", "--help").stdout if where == "help" else (PROJECT / "README.md").read_text()
+    words = " ".join(text.split())
+    assert "A step is counted by its running decodes alone" in words
+    assert "mixed steps appear as decode" in words
+
+
+def test_a_mixed_step_counts_as_the_decodes_in_it(run: Run) -> None:
+    # The second prompt is done beside the first request's only decode.
+    requests = "arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,2\n0.001,10,1\n"
+    lines = run("traffic", "-", input=requests).stdout.splitlines()
+    assert lines[2:] == ["block,num_reqs,num_tokens,count", "7,1,1,1"]
 
 
 def test_help_has_examples(run: Run) -> None:

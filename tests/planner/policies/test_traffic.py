@@ -132,6 +132,7 @@ def test_traffic_beyond_the_most_requests_is_taken_as_the_most_and_told() -> Non
     )
     assert told.fix is not None
     assert told.fix.startswith("planner traffic TRACE --max-num-seqs 16 ")
+    assert "which a histogram cannot be: its trace is needed" in told.fix
 
 
 def test_the_most_requests_are_those_that_run_not_those_that_are_asked_for() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.errors import ArgumentError, DocumentError, GraphplanError
-from planner.traffic.batching import Batching, ReplayError
+from planner.traffic.batching import Batching, BatchingError, ReplayError
 from planner.traffic.load import load_histogram
 from tests.planner.traffic.reading import read
 from tests.planner.traffic.texts import ALL, AZURE, HISTOGRAM, METRICS
@@ -89,3 +89,8 @@ def test_errors_name_the_source_as_they_are_told_to(tmp_path: Path) -> None:
 
 def test_a_replay_error_is_one_of_graphplan() -> None:
     assert issubclass(ReplayError, GraphplanError)
+
+
+def test_a_server_that_cannot_be_is_refused_in_python_too() -> None:
+    with pytest.raises(BatchingError, match="a decode of 1 token gains at most as many a step, not 3"):
+        load_histogram(AZURE, batching=Batching(tokens_per_step=3))
