@@ -6,7 +6,6 @@ weights. That is enough to know what a capture takes on a machine, and that ever
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -32,11 +31,12 @@ from executor.materialize.warm import Materials, Rebuilding, Rebuilt, Verify, gr
 from executor.models.config import DecoderConfig, DFlashConfig
 from executor.models.dflash_draft import build_draft
 from executor.models.qwen3 import build_decoder
+from executor.models.stand_in import draft_length, drafter_of, has_prologue, shapes_digest
 from executor.records import CaptureReport
 from executor.restart import Circumstances, Restart, output_shapes
 from executor.runner import TargetRunner
 from executor.verify import Verdict, verify_entries
-from planner.descriptors import DFLASH_CONTEXT_KV, PlanEntry
+from planner.descriptors import PlanEntry
 from planner.documents.plan import DRAFT, TARGET, Plan
 from planner.estimate.stand_in import gathered_tokens
 
@@ -97,38 +97,13 @@ class StandIn:
         shape = DecoderConfig.of(ANY_MODEL if facts is None else facts)
         drafter = None
         if has_prologue(plan):
-            drafter = _drafter(plan, draft, shape)
+            drafter = drafter_of(plan, draft, shape)
         elif draft is not None:
             raise ModelError("the plan has no graphs of a DFlash drafter; leave --draft out")
         if shrink:
             shape = shape.shrunk()
             drafter = None if drafter is None else drafter.shrunk(shape)
         return cls(model=shape, draft=drafter, **others)
-
-
-def has_prologue(plan: Plan) -> bool:
-    """Whether the plan has graphs of a DFlash drafter."""
-    return any(
-        entry.prologue is not None and entry.prologue.kind == DFLASH_CONTEXT_KV
-        for entry in plan.graphs.get(DRAFT, ())
-    )
-
-
-def _drafter(plan: Plan, draft: Mapping[str, object] | None, target: DecoderConfig) -> DFlashConfig:
-    section = plan.deployment.speculative
-    written = None if section is None else section.config
-    if draft is not None:
-        return DFlashConfig.of(draft)
-    if written is not None:
-        return DFlashConfig.of(written.facts)
-    # The plan alone: a drafter of one layer in the shape of its target, for the plan's query length.
-    return DFlashConfig(
-        decoder=target,
-        target_layer_ids=(0, target.num_hidden_layers - 1),
-        target_hidden_size=target.hidden_size,
-        mask_token_id=target.vocab_size - 1,
-        block_size=max(_draft_length(plan), 2),
-    ).shrunk(target)
 
 
 @frozen(kw_only=True)
@@ -264,7 +239,6 @@ def capture_warm(
 
 def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
     """What a capture of ``part`` with stand-in models is looked up by."""
-    shapes = f"{stand_in.model}\n{stand_in.draft}\n{stand_in.max_model_len}"
     return Circumstances(
         plan=stable_digest(plan),
         family=part.manager.family,
@@ -272,7 +246,7 @@ def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
         model=ModelFingerprint.of(
             plan.deployment,
             code=code_digest(Path(__file__).parent),
-            config=hashlib.sha256(shapes.encode()).hexdigest(),
+            config=shapes_digest(stand_in.model, stand_in.draft, stand_in.max_model_len),
             dtype=str(stand_in.dtype).removeprefix("torch."),
         ),
         model_name=plan.name or "",
@@ -356,7 +330,7 @@ class Rig:
                 DFlashCudaGraphManager(
                     plan, DRAFT, device=manager.device, pool=manager.pool, memory_budget=memory_budget
                 ),
-                num_speculative_tokens=_draft_length(plan) - 1,
+                num_speculative_tokens=draft_length(plan) - 1,
                 max_model_len=length,
                 max_context_tokens=target.buffers.max_num_tokens,
             )
@@ -388,11 +362,6 @@ class Rig:
                 verify=partial(verify_entries, manager, draft.create_forward_fn, draft.fill),
                 static=draft.static_tensors,
             )
-
-
-def _draft_length(plan: Plan) -> int:
-    """Tokens of a request in the drafter's longest query."""
-    return max((entry.uniform_token_count or 1 for entry in plan.entries(DRAFT)), default=2)
 
 
 def _max_model_len(plan: Plan, stand_in: StandIn) -> int:

@@ -208,12 +208,27 @@ def plan_findings(plan: Plan, folder: Path) -> tuple[Finding, ...]:
     """
     edited = is_edited(plan)
     stated = () if edited or plan.digest is None else plan.findings
-    findings = dict.fromkeys((*stated, *verify(plan)))
-    if edited:
-        findings[_edited()] = None
+    return tuple(dict.fromkeys((*stated, *verify(plan), *currency(plan, folder))))
+
+
+def currency(plan: Plan, folder: Path) -> Iterator[Finding]:
+    """Whether a plan that was compiled is still as it came out, and as it would come out now.
+
+    Relative names of files in it start at ``folder``.
+    """
+    if is_edited(plan):
+        yield _edited()
     if plan.digest is not None and plan.deployment != Deployment():
-        findings.update(dict.fromkeys(_staleness(plan, folder)))
-    return tuple(findings)
+        yield from _staleness(plan, folder)
+
+
+def tell_currency(plan: Plan, source: str) -> None:
+    """Says on standard error that a plan from ``source`` is not as it was compiled, or would be now."""
+    for finding in currency(plan, folder_of(source)):
+        if finding.severity != Severity.INFO:
+            write_stderr(
+                f"planner: {finding.severity}: {shown_name(source)}: {finding.code}: {finding.message}\n"
+            )
 
 
 def _edited() -> Finding:

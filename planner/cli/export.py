@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from planner.cli.blocks import Block, Row
+from planner.cli.check import tell_currency
 from planner.cli.files import is_same_file, naming, read_document, shown_name, write_output
 from planner.cli.options import examples
 from planner.cli.render import show
+from planner.documents.plan import Plan
 from planner.importers.detect import ENGINES, TENSORRT_LLM
 
 if TYPE_CHECKING:
@@ -48,7 +50,12 @@ EARLIER_EXPORT = rb'(?m)^(?:\{|"?[a-z][a-z_-]*"?: |--)'
     "--pin", "pinned", is_flag=True, help="Write all capture sizes out, also where they are the defaults."
 )
 @click.option("-o", "--output", metavar="FILE", help="Write to this file instead of standard output.")
-@click.option("-q", "--quiet", is_flag=True, help="No notes on standard error, only errors.")
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="No notes on standard error, only errors, and an environment that the server needs.",
+)
 def command(
     source: str,
     engine: str,
@@ -65,9 +72,10 @@ def command(
 
     The settings are imported and planned before they are printed. What the engine captures beyond the
     plan and what it has no setting for goes to standard error; a graph that it would not capture is an
-    error. - reads standard input.
+    error, and so is a --model that is known and gives another plan. - reads standard input.
     """
     from planner.exporters.export import export
+    from planner.exporters.served import known_model
 
     if output is not None and is_same_file(source, output):
         raise click.UsageError(f"-o {shown_name(output)} would overwrite the source; give another file")
@@ -80,19 +88,26 @@ def command(
         raise click.UsageError(f"--model {shown_name(model)} is no name of a model")
     document = read_document(source)
     with naming(source):
-        exported = export(document, engine, form, pinned=pinned)
+        served = None if model is None else known_model(model)
+        exported = export(document, engine, form, pinned=pinned, served=served)
         text = exported.text(form) if model is None else exported.command(model)
     write_output(output, text, replaces=EARLIER_EXPORT)
-    if not quiet:
-        show(tuple(_notes(exported, with_env=model is None)), err=True)
+    needed = tuple(_needed(exported)) if model is None else ()
+    rest = () if quiet else tuple(_notes(exported))
+    if rows := tuple(Row((note,)) for note in (*needed, *rest)):
+        show((Block(rows, title=f"export to {exported.engine}"),), err=True)
+    if isinstance(document, Plan) and not quiet:
+        tell_currency(document, source)
 
 
-def _notes(exported: Exported, *, with_env: bool) -> Iterator[Block]:
-    rows = [Row((note,)) for note in exported.notes]
-    if exported.env and with_env:
+def _needed(exported: Exported) -> Iterator[str]:
+    """What the text alone leaves out, and without which the server captures another plan."""
+    if exported.env:
         env = " ".join(f"{name}={shlex.quote(value)}" for name, value in exported.env.items())
-        rows.insert(0, Row((f"start it with the environment {env}, which no setting says",)))
+        yield f"start it with the environment {env}, which no setting says"
+
+
+def _notes(exported: Exported) -> Iterator[str]:
+    yield from exported.notes
     if not exported.settings:
-        rows.append(Row(("there is nothing to set: the defaults capture the plan",)))
-    if rows:
-        yield Block(tuple(rows), title=f"export to {exported.engine}")
+        yield "there is nothing to set: the defaults capture the plan"

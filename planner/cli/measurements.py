@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from planner.cli.blocks import Block, Row
 from planner.describe import counted
 from planner.documents.deployment import Deployment
 from planner.documents.estimates import DeviceFit, Estimate, Quantity
 from planner.documents.load import load_plan
-from planner.documents.plan import Plan
+from planner.documents.plan import DRAFT, TARGET, Plan
 from planner.errors import DocumentError
 from planner.estimate import Measurement, estimate
+from planner.estimate.shape import ELEMENT_BYTES, family_shape
 
 if TYPE_CHECKING:
     from cache.captures import CaptureRecordV1
@@ -26,18 +28,23 @@ MOST_RECORDS = 200
 """Captures that an estimate looks at, the last used first."""
 
 
-def estimate_with_cache(plan: Plan, directory: str | None, *, tokens: int | None = None) -> Estimate:
-    """The estimate of ``plan`` by what the cache in ``directory`` has of it, or of similar plans.
+@frozen
+class Measured:
+    """What a cache has to estimate a plan by, and of how many captures that is not so, by the reason."""
 
-    Raises:
-        CacheError: the cache cannot be read.
-    """
-    measurements = () if directory is None else measured_in(plan, directory)
-    return estimate(plan, measurements=measurements, gathered_tokens=tokens)
+    captures: tuple[Measurement, ...] = ()
+    left_out: Mapping[str, int] = field(factory=dict)
+
+    def notes(self) -> Iterator[str]:
+        """A remark on each kind of captures that tell nothing of the plan's own server."""
+        for reason, number in self.left_out.items():
+            yield f"{counted(number, 'capture')} in the cache left out: {reason}"
 
 
-def measured_in(plan: Plan, directory: str) -> tuple[Measurement, ...]:
+def measured_in(plan: Plan, directory: str) -> Measured:
     """The captures in a cache that the graphs of ``plan`` can be estimated by.
+
+    Those of a CPU, and those of another model than their own deployment's, such as a shrunken one, are not.
 
     Raises:
         CacheError: the cache cannot be read.
@@ -49,18 +56,52 @@ def measured_in(plan: Plan, directory: str) -> tuple[Measurement, ...]:
     from cache.tables import Kind
 
     own = stable_digest(plan)
-    deployments: dict[str, Deployment | None] = {own: plan.deployment}
-    found = []
+    plans: dict[str, Plan | None] = {own: plan}
+    found: list[Measurement] = []
+    left_out: Counter[str] = Counter()
     with PlanCache(Path(directory), create=False) as cache:
         for summary in cache.find(kind=Kind.CAPTURE)[:MOST_RECORDS]:
             # A record that cannot be read is the cache's matter: planner cache check tells of it.
             with suppress(CacheError):
                 record = cache.look(summary.key)
-                if isinstance(record, CaptureRecordV1) and record.rank == 0:
-                    if record.plan not in deployments:
-                        deployments[record.plan] = _deployment_of(cache, record.plan)
-                    found.append(_measurement(record, deployments[record.plan], is_own=record.plan == own))
-    return tuple(found)
+                if not isinstance(record, CaptureRecordV1) or record.rank != 0:
+                    continue
+                if record.plan not in plans:
+                    plans[record.plan] = _plan_in(cache, record.plan)
+                captured = plans[record.plan]
+                if reason := _foreign(record, captured or plan):
+                    left_out[reason] += 1
+                else:
+                    deployment = None if captured is None else captured.deployment
+                    found.append(_measurement(record, deployment, is_own=record.plan == own))
+    return Measured(tuple(found), left_out)
+
+
+def _foreign(record: CaptureRecordV1, plan: Plan) -> str | None:
+    """Why a capture tells nothing of a server of ``plan``, ``None`` where it does."""
+    from cache.fingerprint import NONE
+
+    if record.environment.gpu == NONE:
+        return "they ran on a CPU"
+    model = plan.deployment.model.config
+    if model is None:
+        return "the plan names no model that theirs could be compared with"
+    if record.model.config not in (model.sha256, _stand_in_digest(plan)):
+        return "they are of another model than the deployment's, such as a shrunken one"
+    width = ELEMENT_BYTES.get(record.model.dtype)
+    if width not in (None, family_shape(plan.deployment, TARGET).element_bytes):
+        return f"their model computes in {record.model.dtype}, the deployment's does not"
+    return None
+
+
+def _stand_in_digest(plan: Plan) -> str | None:
+    from executor.errors import ModelError
+    from executor.models.stand_in import full_digest
+
+    try:
+        return full_digest(plan)
+    except ModelError:
+        return None
 
 
 def _measurement(record: CaptureRecordV1, deployment: Deployment | None, *, is_own: bool) -> Measurement:
@@ -79,8 +120,8 @@ def _measurement(record: CaptureRecordV1, deployment: Deployment | None, *, is_o
     )
 
 
-def _deployment_of(cache: PlanCache, digest: str) -> Deployment | None:
-    """The deployment of a plan that the cache has."""
+def _plan_in(cache: PlanCache, digest: str) -> Plan | None:
+    """A plan that the cache has, without its graphs but one of its drafter, by which that is known."""
     from cache.errors import CacheError
     from cache.records import PlanRecord
     from cache.tables import Kind
@@ -89,7 +130,8 @@ def _deployment_of(cache: PlanCache, digest: str) -> Deployment | None:
         with suppress(CacheError, DocumentError):
             record = cache.look(summary.key)
             if isinstance(record, PlanRecord):
-                return load_plan({**record.document, "graphs": {}}).deployment
+                drafts = record.document.get("graphs", {}).get(DRAFT, ())
+                return load_plan({**record.document, "graphs": {DRAFT: drafts[:1]} if drafts else {}})
     return None
 
 
@@ -98,7 +140,7 @@ def with_measured_estimates(plan: Plan, directory: str) -> Plan:
     from cache.errors import CacheError
 
     with suppress(CacheError):
-        if measurements := measured_in(plan, directory):
+        if measurements := measured_in(plan, directory).captures:
             return evolve(plan, estimates=estimate(plan, measurements=measurements))
     return plan
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 import click
+from attrs import evolve
 
+from planner.cli.check import plan_findings
 from planner.cli.commands import folder_of
 from planner.cli.files import (
     STDIO,
@@ -52,6 +54,9 @@ def command(source: str, against: str | None, traffic: str | None, output: str |
     plan, counted = _plan(source)
     other = _plan(against)[0] if against is not None else None
     histogram = _histogram(traffic, plan) if traffic is not None else counted
+    if traffic is not None and histogram is not None:
+        plan = _with_traffic_findings(plan, histogram)
+        other = None if other is None else _with_traffic_findings(other, histogram)
     with naming(source):
         page = report(
             plan,
@@ -64,22 +69,32 @@ def command(source: str, against: str | None, traffic: str | None, output: str |
 
 
 def _plan(name: str) -> tuple[Plan, Histogram | None]:
-    """The plan that a document is or compiles to, and the traffic that it was compiled for."""
+    """The plan that a document is or compiles to, and the traffic that it was compiled for.
+
+    The findings are those of ``planner check``.
+    """
     document = read_document(name)
     if isinstance(document, Plan):
         from planner.verify.own_traffic import own_traffic
 
-        return document, own_traffic(document, folder_of(name)).deployment.capture.histogram
+        folder = folder_of(name)
+        with naming(name):
+            plan = evolve(document, findings=plan_findings(document, folder))
+        return plan, own_traffic(document, folder).deployment.capture.histogram
     from planner.compile import compile_plan
 
     with naming(name):
         return compile_plan(document), document.capture.histogram
 
 
+def _with_traffic_findings(plan: Plan, histogram: Histogram) -> Plan:
+    from planner.report.traffic import traffic_findings
+
+    return evolve(plan, findings=tuple(dict.fromkeys((*plan.findings, *traffic_findings(plan, histogram)))))
+
+
 def _histogram(name: str, plan: Plan) -> Histogram:
     """The histogram in a file; the requests of a trace are replayed on a server with the plan's limits."""
-    from attrs import evolve
-
     from planner.traffic.batching import Batching
     from planner.traffic.load import read_traffic
 

@@ -44,7 +44,8 @@ class DeviceFit:
 
     ``share`` is that of the graphs in the whole memory, from 0 to 1. ``usable_gib`` is what the engine may
     use. ``weights_gib`` are the model's and its draft's, ``kv_cache_gib`` what is left for the KV cache, or
-    what a given number of blocks takes, which is ``kv_cache_tokens`` tokens; 0 where nothing is left.
+    what a given number of blocks takes, which is ``kv_cache_tokens`` tokens of requests of the greatest
+    length; 0 where nothing is left.
     """
 
     memory_gib: float = field(metadata={"minimum": 0})

@@ -61,11 +61,12 @@ def device_fit(plan: Plan, graphs_gib: float) -> DeviceFit | None:
     if room.num_kv_tokens is not None:
         cache = room.kv
     cache = max(cache, 0)
+    tokens = room.footprint.num_tokens(cache) if room.num_kv_tokens is None else room.num_kv_tokens
     return evolve(
         fit,
         weights_gib=round(room.weights / GIB, 2),
         kv_cache_gib=round(cache / GIB, 2),
-        kv_cache_tokens=int(cache / room.footprint.token_bytes),
+        kv_cache_tokens=tokens,
     )
 
 

@@ -43,25 +43,53 @@ class Footprint:
     request_bytes: float
     max_model_len: int
 
+    def num_tokens(self, num_bytes: float) -> int:
+        """Tokens of requests of the greatest length that a cache of so many bytes holds.
+
+        Layers with a sliding window, or with chunks, keep that many tokens of a request and no more.
+        """
+        if self.request_bytes < self.token_bytes * self.max_model_len:
+            return int(num_bytes / self.request_bytes * self.max_model_len)
+        return int(num_bytes / self.token_bytes)
+
 
 def footprint(deployment: Deployment) -> Footprint | None:
     """The footprint of a deployment's model and its draft; ``None`` where the config does not tell it."""
+    found = _footprint_or_reason(deployment)
+    return found if isinstance(found, Footprint) else None
+
+
+def unknown_because(deployment: Deployment) -> str | None:
+    """Why a deployment has no ``footprint``, ``None`` where it has one."""
+    found = _footprint_or_reason(deployment)
+    return found if isinstance(found, str) else None
+
+
+def _footprint_or_reason(deployment: Deployment) -> Footprint | str:
     config = deployment.model.config
     if config is None:
-        return None
+        return "the deployment names no model.config"
     try:
         return _footprint(config, deployment)
-    except PlanError:
-        return None
+    except PlanError as error:
+        return error.message
 
 
-def _footprint(config: HfConfig, deployment: Deployment) -> Footprint | None:
+def _footprint(config: HfConfig, deployment: Deployment) -> Footprint | str:
     facts = model_facts(config.facts)
-    weights = _weight_bytes(config.facts, facts, deployment)
     length = deployment.model.max_model_len or facts.max_position_embeddings
-    unknown = facts.is_encoder_decoder or any(layer.kind not in CACHED for layer in facts.layers)
-    if weights is None or unknown or length is None:
-        return None
+    if facts.is_encoder_decoder:
+        return "what an encoder-decoder keeps of its encoder is not known"
+    others = sorted({str(layer.kind) for layer in facts.layers if layer.kind not in CACHED})
+    if others:
+        return f"what layers of {', '.join(others)} keep for a request is not known"
+    weights = _weight_bytes(config.facts, facts, deployment)
+    if weights is None:
+        if facts.quantization is not None and facts.quantization not in WEIGHT_BYTES:
+            return f"how large weights of the quantization {facts.quantization} are is not known"
+        return "the config has no hidden_size or no vocab_size"
+    if length is None:
+        return "neither the deployment nor the config has the length of requests; set model.max_model_len"
     stages = deployment.parallel.pipeline_parallel_size or 1
     token, request = (size / stages for size in _cache_bytes(facts, deployment, length))
     draft = deployment.speculative

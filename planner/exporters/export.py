@@ -14,6 +14,7 @@ from planner.engines.shared import SGLANG, TENSORRT_LLM, VLLM, engine_name
 from planner.exporters.check import checked
 from planner.exporters.exported import Exported
 from planner.exporters.foreign import for_other_engine
+from planner.exporters.served import ServedModel, served_note
 from planner.exporters.sglang import export_sglang
 from planner.exporters.sizes import follows_from_rules, with_sizes
 from planner.exporters.tensorrt_llm import export_tensorrt_llm
@@ -27,11 +28,19 @@ _EXPORTERS: Mapping[str, Callable[[Deployment], Exported]] = {
 }
 
 
-def export(document: Deployment | Plan, engine: str, form: str, *, pinned: bool = False) -> Exported:
+def export(
+    document: Deployment | Plan,
+    engine: str,
+    form: str,
+    *,
+    pinned: bool = False,
+    served: ServedModel | None = None,
+) -> Exported:
     """The settings of ``engine`` under which it captures the graphs of ``document``.
 
     ``form`` is the one in which they are checked. Sizes are written out where the engine's own rules do
-    not give them, or all of them if ``pinned``.
+    not give them, or all of them if ``pinned``. ``served`` is the model that the server is started with,
+    where it is known.
 
     Raises:
         ExportError: the engine cannot express the document.
@@ -39,7 +48,7 @@ def export(document: Deployment | Plan, engine: str, form: str, *, pinned: bool 
     """
     plan = document if isinstance(document, Plan) else compile_plan(document)
     if engine != engine_name(plan.deployment):
-        return for_other_engine(plan, engine, form, _EXPORTERS[engine])
+        return for_other_engine(plan, engine, form, _EXPORTERS[engine], served)
     notes: list[str] = []
     deployment = plan.deployment
     if pinned or not follows_from_rules(plan):
@@ -50,6 +59,8 @@ def export(document: Deployment | Plan, engine: str, form: str, *, pinned: bool 
     deployment, told = _as_served(deployment)
     exported = _EXPORTERS[engine](deployment)
     result = checked(exported, form, deployment, plan.graphs)
+    other = served_note(exported, form, deployment, result.plan, served)
+    notes.extend(() if other is None else (other,))
     notes.extend((*told, *_draft_notes(deployment), *exported.notes, *result.beyond))
     return evolve(exported, notes=tuple(notes))
 

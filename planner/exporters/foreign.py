@@ -28,6 +28,7 @@ from planner.engines.shared import SGLANG, VLLM, engine_name
 from planner.errors import ExportError
 from planner.exporters.check import planned_again
 from planner.exporters.exported import Exported
+from planner.exporters.served import ServedModel, served_note
 from planner.exporters.sizes import sglang_sizes, target_entries, tensorrt_llm_sizes
 
 _CARRIED = frozenset(
@@ -40,12 +41,25 @@ _CARRIED = frozenset(
 )
 """What means the same to every engine."""
 
+_SHARED_SETTINGS: tuple[tuple[str, Callable[[Deployment], object]], ...] = (
+    ("scheduler.max_num_batched_tokens", lambda deployment: deployment.scheduler.max_num_batched_tokens),
+    ("model.dtype", lambda deployment: deployment.model.dtype),
+)
+"""What is carried over where it means the same to both engines."""
+
+SHARED_DTYPES = ("auto", "bfloat16", "float16")
+"""Types of activations that every engine has by these names."""
+
 SMALLEST_DEFAULT = 256
 """The fewest requests that are a default of vLLM."""
 
 
 def for_other_engine(
-    plan: Plan, engine: str, form: str, exporter: Callable[[Deployment], Exported]
+    plan: Plan,
+    engine: str,
+    form: str,
+    exporter: Callable[[Deployment], Exported],
+    served: ServedModel | None = None,
 ) -> Exported:
     """The settings of ``engine`` under which it decodes in the sizes of ``plan``, which is of another.
 
@@ -71,9 +85,9 @@ def for_other_engine(
             f"leave those sizes out",
             fields=(f"graphs.{TARGET}",),
         )
-    return evolve(
-        exported, notes=(*_left_out(plan, engine), *exported.notes, *_beyond(captured, engine, sizes))
-    )
+    other = served_note(exported, form, deployment, captured, served)
+    notes = (*_left_out(plan, deployment, engine), *exported.notes, *_beyond(captured, engine, sizes))
+    return evolve(exported, notes=notes if other is None else (other, *notes))
 
 
 def _decode_sizes(entries: Sequence[PlanEntry]) -> list[int]:
@@ -112,12 +126,19 @@ def _deployment_of(plan: Plan, engine: str, sizes: Sequence[int]) -> Deployment:
     base = Deployment(
         name=plan.name,
         engine=EngineSection(name=engine),
-        model=ModelSection(config=own.model.config, max_model_len=own.model.max_model_len),
+        model=ModelSection(
+            config=own.model.config,
+            max_model_len=own.model.max_model_len,
+            dtype=own.model.dtype if own.model.dtype in SHARED_DTYPES else None,
+        ),
         parallel=ParallelSection(
             tensor_parallel_size=own.parallel.tensor_parallel_size,
             pipeline_parallel_size=own.parallel.pipeline_parallel_size,
         ),
-        scheduler=SchedulerSection(max_num_seqs=_most_requests(plan, engine, sizes)),
+        scheduler=SchedulerSection(
+            max_num_seqs=_most_requests(plan, engine, sizes),
+            max_num_batched_tokens=_most_tokens(plan, engine, sizes),
+        ),
         device=own.device,
     )
     if engine == VLLM:
@@ -140,14 +161,27 @@ def _most_requests(plan: Plan, engine: str, sizes: Sequence[int]) -> int | None:
     return sizes[-1] if sizes[-1] > SMALLEST_DEFAULT else None
 
 
-def _left_out(plan: Plan, engine: str) -> Iterator[str]:
+def _most_tokens(plan: Plan, engine: str, sizes: Sequence[int]) -> int | None:
+    """The most tokens of a step, where they are asked for and the other engine has such a limit.
+
+    SGLang's own bounds chunks of prefill, and no whole step.
+    """
+    asked = plan.deployment.scheduler.max_num_batched_tokens
+    if asked is None or SGLANG in (engine, engine_name(plan.deployment)):
+        return None
+    requests = _most_requests(plan, engine, sizes)
+    return asked if asked >= max(requests or 0, sizes[-1]) else None
+
+
+def _left_out(plan: Plan, carried: Deployment, engine: str) -> Iterator[str]:
     """What of the plan the other engine is not told."""
     own = engine_name(plan.deployment)
+    told = {*_CARRIED, *(path for path, asked in _SHARED_SETTINGS if asked(carried) is not None)}
     paths = [
         path
         for section, values in plain(plan.deployment).items()
         for path in ([f"{section}.{key}" for key in values] if isinstance(values, dict) else [section])
-        if path not in _CARRIED and not path.endswith("_sha256")
+        if path not in told and not path.endswith("_sha256")
     ]
     if paths:
         yield (

@@ -15,7 +15,7 @@ from planner.engines.lookup import is_decode
 from planner.engines.sglang.config import DECODE
 from planner.engines.shared import SGLANG, VLLM, engine_name
 from planner.errors import ExportError, GraphplanError
-from planner.modes import CapturePolicy, CUDAGraphMode
+from planner.modes import CapturePolicy, CUDAGraphMode, Runner
 
 
 def target_entries(plan: Plan) -> tuple[PlanEntry, ...]:
@@ -36,6 +36,9 @@ def follows_from_rules(plan: Plan) -> bool:
     """Whether the rules of the plan's engine give its graphs without being told any sizes."""
     deployment = plan.deployment
     if deployment == Deployment() or deployment.capture.policy not in (None, CapturePolicy.ENGINE):
+        return False
+    resolved = plan.resolved.get(TARGET)
+    if engine_name(deployment) == VLLM and resolved and resolved.runner is not _runner_of(deployment):
         return False
     return _gives(deployment, plan)
 
@@ -71,13 +74,23 @@ def _with_vllm_sizes(deployment: Deployment, plan: Plan, entries: Sequence[PlanE
     captured = tuple(sorted({entry.num_tokens for entry in entries}))
     if resolved is None:
         return _sized(deployment, mode_of(entries), captured)
-    if deployment == Deployment(name=deployment.name):
+    if deployment == Deployment(name=deployment.name) or (
+        deployment.engine.runner is None and _runner_of(deployment) is not resolved.runner
+    ):
         deployment = evolve(deployment, engine=evolve(deployment.engine, runner=resolved.runner))
     # Decode may be rounded up to whole requests: its tokens are then no sizes of their own.
     by_rule = _sized(deployment, resolved.cudagraph_mode, resolved.cudagraph_capture_sizes)
     if _gives(by_rule, plan):
         return by_rule
     return _sized(deployment, resolved.cudagraph_mode, captured)
+
+
+def _runner_of(deployment: Deployment) -> Runner | None:
+    """The runner that serves ``deployment``; none where its engine refuses it."""
+    try:
+        return compile_plan(deployment).resolved[TARGET].runner
+    except GraphplanError:
+        return None
 
 
 def _sized(deployment: Deployment, mode: CUDAGraphMode, sizes: tuple[int, ...]) -> Deployment:

@@ -9,11 +9,13 @@ import pytest
 from attrs import evolve
 
 from cache.captures import CaptureRecordV1, EntryCapture
-from cache.fingerprint import EnvironmentFingerprint
+from cache.fingerprint import NONE, EnvironmentFingerprint
 from cache.keys import stable_digest
 from cache.store import PlanCache
+from executor.models.config import DecoderConfig
+from executor.models.stand_in import full_digest, shapes_digest
 from planner import Plan, compile_plan, dump_plan, load_deployment, load_plan
-from tests.cache.samples import capture
+from tests.cache.samples import MODEL, capture
 from tests.planner.cli.conftest import PLAN_BY_HAND, PROJECT, Run
 
 COMPILED = PROJECT / "plans/compiled/qwen3-8b-dflash.yaml"
@@ -22,7 +24,8 @@ DEPLOYMENT = PROJECT / "plans/deployments/qwen3-8b-dflash.yaml"
 
 def record_of(plan: Plan, family: str, seconds: float) -> CaptureRecordV1:
     rows = tuple(EntryCapture(entry=entry, num_bytes=1 << 22, num_graphs=1) for entry in plan.entries(family))
-    return capture(plan=stable_digest(plan), family=family, entries=rows, seconds=seconds)
+    model = evolve(MODEL, config=full_digest(plan) or NONE)
+    return capture(plan=stable_digest(plan), family=family, entries=rows, seconds=seconds, model=model)
 
 
 def fill(directory: Path, *records: CaptureRecordV1, plans: tuple[Plan, ...] = ()) -> Path:
@@ -77,6 +80,68 @@ def test_a_capture_of_another_plan_is_scaled_by_what_its_own_deployment_says(
     said = json.loads(run("estimate", COMPILED, "--cache", cache, "--format", "json").stdout)
     source = f"scaled from {len(other.entries())} entries for target; formula for draft"
     assert said["seconds"]["source"].endswith(source)
+
+
+@pytest.mark.parametrize("more", [(), ("--stand-in",)])
+@pytest.mark.parametrize("is_own", [True, False], ids=["of the plan", "to scale from"])
+@pytest.mark.parametrize("foreign", ["cpu", "shrunk", "float32"])
+def test_a_capture_on_a_cpu_or_of_another_model_never_stands_in_for_the_server(
+    run: Run, tmp_path: Path, foreign: str, is_own: bool, more: tuple[str, ...]
+) -> None:
+    plan = load_plan(COMPILED)
+    scheduler = evolve(plan.deployment.scheduler, max_num_seqs=16)
+    captured = plan if is_own else compile_plan(evolve(plan.deployment, scheduler=scheduler))
+    record = record_of(captured, "target", 0.01)
+    config = plan.deployment.model.config
+    assert config is not None
+    if foreign == "cpu":
+        record = evolve(record, environment=evolve(record.environment, gpu=NONE))
+    elif foreign == "shrunk":
+        shrunk = shapes_digest(DecoderConfig.of(config.facts).shrunk(), None, None)
+        record = evolve(record, model=evolve(record.model, config=shrunk))
+    else:
+        record = evolve(record, model=evolve(record.model, dtype="float32"))
+    cache = fill(tmp_path / "cache", record, plans=() if is_own else (captured,))
+    result = run("estimate", COMPILED, "--cache", cache, "--format", "json", *more)
+    assert json.loads(result.stdout)["seconds"]["source"] == "formula"
+    reasons = {"cpu": "on a CPU", "shrunk": "of another model", "float32": "computes in float32"}
+    assert result.stderr.startswith("planner: note: 1 capture in the cache left out: ")
+    assert reasons[foreign] in result.stderr
+
+
+def test_a_capture_tells_nothing_of_a_plan_that_names_no_model(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text(PLAN_BY_HAND)
+    plan = load_plan(path)
+    record = evolve(record_of(load_plan(COMPILED), "target", 0.01), plan=stable_digest(plan))
+    result = run("estimate", path, "--cache", fill(tmp_path / "cache", record), "--format", "json")
+    assert json.loads(result.stdout)["seconds"]["source"] == "formula"
+    assert "names no model" in result.stderr
+
+
+def test_a_deployment_is_compiled_first(run: Run) -> None:
+    said = [
+        json.loads(run("estimate", source, "--format", "json").stdout) for source in (DEPLOYMENT, COMPILED)
+    ]
+    assert said[0] == said[1]
+
+
+def test_an_edited_plan_is_told_on_standard_error(run: Run, tmp_path: Path) -> None:
+    plan = load_plan(COMPILED)
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(evolve(plan, graphs={"target": plan.graphs["target"][1:]})))
+    result = run("estimate", path)
+    assert result.exit_code == 0
+    assert "edited: the plan was changed after it was compiled" in result.stderr
+    assert "stale: the deployment inside compiles to other graphs" in result.stderr
+    assert run("estimate", COMPILED).stderr == ""
+
+
+def test_what_is_not_known_of_a_model_is_told_with_its_reason(run: Run) -> None:
+    hybrid = PROJECT / "plans/deployments/nemotron-3-nano-30b-a3b.yaml"
+    assert "weights and KV cache are not estimated: what layers of mamba" in run("estimate", hybrid).stdout
+    deployment = "{apiVersion: graphplan/v1, kind: Deployment, device: {name: H200}}"
+    assert "names no model.config" in " ".join(run("estimate", "-", input=deployment).stdout.split())
 
 
 def test_entries_that_failed_are_not_taken_for_captured(run: Run, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
+from planner import dump_plan, load_plan
 from planner.documents.load import load_deployment
 from tests.planner.cli.conftest import PROJECT, Run, one_line
 
@@ -68,6 +70,73 @@ def test_the_environment_is_told_or_stands_in_front(run: Run, tmp_path: Path) ->
     whole = run("export", source, "--to", "vllm", "--model", "m")
     assert whole.stdout.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m")
     assert "VLLM_USE_V2_MODEL_RUNNER" not in whole.stderr
+
+
+def test_an_environment_that_the_plan_needs_is_told_even_if_quiet(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "v1.yaml"
+    source.write_text("{apiVersion: graphplan/v1, kind: Deployment, engine: {runner: v1}}")
+    for form in ("args", "json", "config"):
+        result = run("export", source, "--to", "vllm", "--format", form, "-q")
+        assert "VLLM_USE_V2_MODEL_RUNNER=0" in result.stderr
+        assert "nothing to set" not in result.stderr
+    assert run("export", source, "--to", "vllm", "--model", "m", "-q").stderr == ""
+
+
+def test_the_runner_of_a_plan_by_hand_stands_in_front_whatever_its_deployment(
+    run: Run, tmp_path: Path
+) -> None:
+    source = tmp_path / "deployment.yaml"
+    source.write_text(
+        "{apiVersion: graphplan/v1, kind: Deployment, engine: {runner: v1}, scheduler: {max_num_seqs: 8}}"
+    )
+    plan = load_plan(run("compile", source, "-q").stdout)
+    silent = evolve(plan.deployment, engine=evolve(plan.deployment.engine, runner=None))
+    path = tmp_path / "plan.yaml"
+    path.write_text(dump_plan(evolve(plan, deployment=silent, digest=None)))
+    whole = run("export", path, "--to", "vllm", "--model", "m", "-q")
+    assert whole.stdout.startswith("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m")
+
+
+def test_an_edited_plan_is_told(run: Run, plan: Path) -> None:
+    assert "edited" not in run("export", plan, "--to", "vllm").stderr
+    loaded = load_plan(plan)
+    plan.write_text(
+        dump_plan(evolve(loaded, graphs={**loaded.graphs, "target": loaded.graphs["target"][1:]}))
+    )
+    result = run("export", plan, "--to", "vllm")
+    assert "warning" in result.stderr
+    assert "edited: the plan was changed after it was compiled" in result.stderr
+
+
+def test_a_model_that_gives_another_plan_is_refused_and_one_that_does_not_is_told(run: Run) -> None:
+    own = run("export", DFLASH, "--to", "vllm", "--model", "Qwen/Qwen3-8B")
+    assert "another model" not in own.stderr
+    other = run("export", DFLASH, "--to", "vllm", "--model", "meta-llama/Llama-3.1-8B")
+    assert other.exit_code == 0
+    assert "meta-llama/Llama-3.1-8B is another model than the plan's" in " ".join(other.stderr.split())
+    unknown = run("export", DFLASH, "--to", "vllm", "--model", "/models/somewhere")
+    assert (unknown.exit_code, "another model" in unknown.stderr) == (0, False)
+    hybrid = PROJECT / "plans" / "deployments" / "nemotron-3-nano-30b-a3b.yaml"
+    refused = run("export", hybrid, "--to", "vllm", "--model", "openai/whisper-large-v3")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "--model openai/whisper-large-v3 is another model than the plan's" in one_line(refused.stderr)
+
+
+def test_the_budget_of_a_step_is_carried_over_between_engines_that_have_one(run: Run) -> None:
+    source = (
+        "{apiVersion: graphplan/v1, kind: Deployment, engine: {name: tensorrt-llm}, model: {dtype: bfloat16},"
+        " scheduler: {max_num_seqs: 64, max_num_batched_tokens: 4096}}"
+    )
+    result = run("export", "-", "--to", "vllm", input=source)
+    assert "--max-num-batched-tokens 4096" in result.stdout
+    assert "--dtype bfloat16" in result.stdout
+    assert "max_num_batched_tokens" not in result.stderr
+    back = run("export", "-", "--to", "tensorrt-llm", input=source.replace("tensorrt-llm", "vllm"))
+    assert "max_num_tokens: 4096" in back.stdout
+    # SGLang's own bounds chunks of prefill only.
+    sglang = run("export", "-", "--to", "sglang", input=source)
+    assert "4096" not in sglang.stdout
+    assert "scheduler.max_num_batched_tokens" in " ".join(sglang.stderr.split())
 
 
 def test_that_there_is_nothing_to_set_is_said(run: Run) -> None:

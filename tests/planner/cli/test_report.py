@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
+from planner import dump_plan, load_plan
 from tests.planner.cli.conftest import Run, one_line
 
 HISTOGRAM = "num_reqs,num_tokens,count\n3,12,9\n"
@@ -65,6 +67,30 @@ def test_the_traffic_that_a_plan_was_made_for_is_drawn(run: Run, tmp_path: Path)
         page = run("report", source).stdout
         assert "What the traffic costs" in page
         assert "by number of capture sizes" in page
+
+
+def test_traffic_that_is_wider_than_the_server_is_a_finding(
+    run: Run, plan: Path, by_hand: Path, tmp_path: Path
+) -> None:
+    histogram = tmp_path / "histogram.csv"
+    histogram.write_text("num_reqs,num_tokens,count\n200,200,9\n3,3,1\n,900,2\n")
+    page = run("report", plan, "--traffic", histogram).stdout
+    assert "traffic-too-wide" in page
+    assert "90.0% of the counted decode steps have more than 8 requests, the most that run at once" in page
+    assert run("report", by_hand, "--traffic", histogram).exit_code == 0
+    histogram.write_text("num_reqs,num_tokens,count\n3,3,1\n")
+    assert "traffic-too-wide" not in run("report", plan, "--traffic", histogram).stdout
+
+
+def test_an_edited_plan_has_the_warnings_of_check(run: Run, plan: Path) -> None:
+    codes = ("<td>edited</td>", "<td>stale</td>")
+    assert not any(code in run("report", plan).stdout for code in codes)
+    loaded = load_plan(plan)
+    plan.write_text(
+        dump_plan(evolve(loaded, graphs={**loaded.graphs, "target": loaded.graphs["target"][1:]}))
+    )
+    page = run("report", plan).stdout
+    assert all(code in page for code in codes)
 
 
 def test_standard_input_is_read_once(run: Run) -> None:

@@ -100,6 +100,7 @@ def test_the_share_of_the_device_and_what_is_left_for_the_cache_are_told() -> No
     assert device.weights_gib == pytest.approx(15.26, abs=0.01)
     assert device.usable_gib == pytest.approx(0.92 * 139, abs=0.01)
     assert device.kv_cache_gib is not None
+    assert device.weights_gib is not None
     assert device.kv_cache_gib < device.usable_gib - device.weights_gib
     assert device.kv_cache_tokens == pytest.approx(device.kv_cache_gib * GIB / 147456, rel=0.001)
     assert not found(plan)
@@ -114,6 +115,23 @@ def test_a_given_number_of_blocks_is_what_the_cache_takes() -> None:
     assert plan.estimates is not None
     assert plan.estimates.device is not None
     assert plan.estimates.device.kv_cache_tokens == 16000
+
+
+def test_layers_with_a_sliding_window_leave_room_for_more_tokens() -> None:
+    window = {
+        "model_type": "gemma3_text",
+        "architectures": ["Gemma3ForCausalLM"],
+        "sliding_window": 1024,
+        "sliding_window_pattern": 6,
+    }
+    known = footprint(compiled({**QWEN3_8B, **window}).deployment)
+    assert known is not None
+    # 6 of 36 layers keep all tokens of a request of 40960, the others 1024 of them.
+    kept = (6 * 40960 + 30 * 1024) / 36
+    assert known.num_tokens(known.token_bytes * kept) == pytest.approx(40960, abs=1)
+    everywhere = footprint(compiled(QWEN3_8B).deployment)
+    assert everywhere is not None
+    assert everywhere.num_tokens(everywhere.token_bytes * 1000) == 1000
 
 
 def test_graphs_that_do_not_fit_are_a_finding_with_the_largest_size_that_does() -> None:
