@@ -148,7 +148,7 @@ def one_loop(options: argparse.Namespace) -> dict[str, Any]:
         kept: Any = rig.manager.capture(rig.target.create_forward_fn, options=how)
         require(not kept.failed, kept.failed)
     else:
-        kept = textbook(rig, plan.entries("target"))
+        kept = textbook(rig)
     synchronize(options)
     seconds = time.perf_counter() - started
     return {
@@ -159,19 +159,19 @@ def one_loop(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def textbook(rig: Rig, entries: tuple[PlanEntry, ...]) -> list[Any]:
-    """A warm-up forward and ``torch.cuda.graph`` for each entry, largest first, in one pool."""
+def textbook(rig: Rig) -> list[Any]:
+    """A warm-up forward and ``torch.cuda.graph`` for each entry, in one pool, also where pieces are due."""
     pool, graphs = None, []
     with torch.no_grad():
-        for entry in entries:
-            desc = entry.execution_descriptor
-            rig.target.create_forward_fn(desc, True)(NONE)
-            forward = rig.target.create_forward_fn(desc, False)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                output = forward(NONE)
-            pool = pool or graph.pool()
-            graphs.append((graph, output))
+        for part in rig.parts():
+            for entry in part.manager.entries:
+                part.create_forward_fn(entry.execution_descriptor, True)(NONE)
+                forward = part.create_forward_fn(entry.execution_descriptor, False)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=pool):
+                    output = forward(NONE)
+                pool = pool or graph.pool()
+                graphs.append((graph, output))
     return graphs
 
 

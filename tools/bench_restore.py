@@ -34,7 +34,6 @@ from executor.capturing import Rig, StandIn, Warmth, capture_warm, circumstances
 from executor.guide import CaptureOptions
 from executor.models.config import DecoderConfig
 from planner import Plan
-from planner.modes import CUDAGraphMode
 
 LARGE = PROJECT / "plans/models/qwen3-8b/config.json"
 STARTS = ("textbook", "each", "first", "restore", "verified")
@@ -107,7 +106,7 @@ def one_start(options: argparse.Namespace) -> dict[str, Any]:
     free = torch.cuda.mem_get_info()[0]
     began = time.perf_counter()
     if options.start == "textbook":
-        kept: Any = textbook(rig)
+        kept: Any = bench_capture.textbook(rig)
         told: dict[str, Any] = {}
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
@@ -117,22 +116,6 @@ def one_start(options: argparse.Namespace) -> dict[str, Any]:
     used = free - torch.cuda.mem_get_info()[0]
     del kept
     return {"start": options.start, "seconds": seconds, "mib": used >> 20, **told}
-
-
-def textbook(rig: Rig) -> list[Any]:
-    """A warm-up forward and ``torch.cuda.graph`` for each entry, in one pool; pieces are left out."""
-    pool, graphs = None, []
-    with torch.no_grad():
-        for part in rig.parts():
-            for entry in part.manager.entries:
-                part.create_forward_fn(entry.execution_descriptor, True)(CUDAGraphMode.NONE)
-                forward = part.create_forward_fn(entry.execution_descriptor, False)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=pool):
-                    output = forward(CUDAGraphMode.NONE)
-                pool = pool or graph.pool()
-                graphs.append((graph, output))
-    return graphs
 
 
 def captured(

@@ -62,6 +62,14 @@ def static_regions(named: Mapping[str, torch.Tensor]) -> tuple[Region, ...]:
     return tuple(seen.values())
 
 
+def registered_regions(
+    static: Mapping[str, torch.Tensor], outputs: Sequence[torch.Tensor], workspaces: Sequence[Region]
+) -> tuple[Region, ...]:
+    """All memory outside the pool that graphs may name: saved and found again by the same names."""
+    named = {f"output.{index}": each for index, each in enumerate(outputs)}
+    return (*static_regions({**static, **named}), *workspaces)
+
+
 def static_tensors(device: torch.device, **holders: Any) -> dict[str, torch.Tensor]:
     """The tensors on ``device`` that ``holders`` keep for good, named by where they are found.
 

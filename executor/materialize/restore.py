@@ -8,8 +8,9 @@ reason, entry by entry, and captured instead.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from executor.errors import CaptureError
 from executor.materialize.device import GraphDevice
 from executor.materialize.kernels import KernelSearch, RefusedError
 from executor.materialize.recording import RestoredRecording
-from executor.materialize.regions import Region, static_regions
+from executor.materialize.regions import Region, registered_regions
 from executor.materialize.relocation import Relocation
 from executor.materialize.saved import SavedCapture, SavedEntry
 from executor.materialize.tree_data import decoded
@@ -103,54 +104,52 @@ class Restorer:
         captured: Mapping[PlanEntry, EntryGraphs],
     ) -> dict[PlanEntry, EntryGraphs]:
         """The graphs of ``entries`` as far as they can be rebuilt; ``captured`` are those of the loaders."""
-        pool.joined()  # or the pool would go with the recording that kernels are found in
+        with self._at_work(pool):
+            began = time.perf_counter()
+            regions, absent = self._regions(outputs)
+            starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
+            search = KernelSearch(
+                header=self.saved.header,
+                device=self.device,
+                pool=pool,
+                address=next((region.start for region in reversed(regions) if region.start), 0),
+                captured=captured,
+                graph=lambda number: self._graphs[number].result(),
+                starts=starts,
+            )
+            search.run()
+            site = _Site(
+                saved=self.saved,
+                device=self.device,
+                pool=pool,
+                outputs=outputs,
+                graphs=self._graphs,
+                regions=regions,
+                starts=starts,
+                absent=absent,
+                functions=search.functions,
+                missing=search.missing,
+                operations={
+                    operation.name: operation.run for operation in map(operation_of, self.operations)
+                },
+            )
+            self.times = evolve(self.times, kernels=time.perf_counter() - began)
+            return self._built(site, entries)
+
+    @contextmanager
+    def _at_work(self, pool: GraphPool) -> Iterator[None]:
+        """Holds the pool, which would go with the recording that kernels are found in."""
+        pool.joined()
         try:
-            return self._restored(entries, pool, outputs, captured)
+            yield
         finally:
             pool.left()
             self._graphs = ()
 
-    def _restored(
-        self,
-        entries: Iterable[PlanEntry],
-        pool: GraphPool,
-        outputs: Sequence[torch.Tensor],
-        captured: Mapping[PlanEntry, EntryGraphs],
-    ) -> dict[PlanEntry, EntryGraphs]:
-        began = time.perf_counter()
-        regions, absent = self._regions(outputs)
-        starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
-        search = KernelSearch(
-            header=self.saved.header,
-            device=self.device,
-            pool=pool,
-            address=next((region.start for region in reversed(regions) if region.start), 0),
-            captured=captured,
-            graph=lambda number: self._graphs[number].result(),
-            starts=starts,
-        )
-        search.run()
-        site = _Site(
-            saved=self.saved,
-            device=self.device,
-            pool=pool,
-            outputs=outputs,
-            graphs=self._graphs,
-            regions=regions,
-            starts=starts,
-            absent=absent,
-            functions=search.functions,
-            missing=search.missing,
-            operations={operation.name: operation.run for operation in map(operation_of, self.operations)},
-        )
-        self.times = evolve(self.times, kernels=time.perf_counter() - began)
-        return self._built(site, entries)
-
     def _regions(self, outputs: Sequence[torch.Tensor]) -> tuple[list[Region], dict[int, str]]:
         """Where each saved region lies here, and why some do not."""
-        named = {f"output.{index}": each for index, each in enumerate(outputs)}
-        static = static_regions({**self.static, **named})
-        here = {each.name: each for each in (*static, *self.device.workspaces(), *self._claimed)}
+        registered = registered_regions(self.static, outputs, self.device.workspaces())
+        here = {each.name: each for each in (*registered, *self._claimed)}
         found, absent = [], {}
         for number, saved in enumerate(self.saved.header.regions):
             own = here.get(saved.name)

@@ -20,7 +20,7 @@ from executor.manager import CudaGraphManager
 from executor.materialize.device import GraphDevice
 from executor.materialize.driver import GraphDriver
 from executor.materialize.recipes import Bench, FromCall, FromEntry, recipes_from_calls, recipes_from_entries
-from executor.materialize.regions import AddressMap, Region, static_regions
+from executor.materialize.regions import AddressMap, registered_regions
 from executor.materialize.relocation import NotRestorableError, Places, Relocation, relocated
 from executor.materialize.saved import (
     SavedEntry,
@@ -110,9 +110,10 @@ class _Save:
         return graphs
 
     def _places(self, twin: GraphPool) -> Places:
-        static = self._static_regions()
+        workspaces = self.device.workspaces()
+        static = registered_regions(self.static, self.manager.output_buffers, workspaces)
         first, second = self.device.pool_regions(self.manager.pool), self.device.pool_regions(twin)
-        known = {region.start for region in (*first, *second, *self.device.workspaces())}
+        known = {region.start for region in (*first, *second, *workspaces)}
         held = self.device.held_regions()
         return Places(
             first=AddressMap((*static, *first)),
@@ -121,10 +122,6 @@ class _Save:
             foreign=AddressMap(tuple(region for region in held if region.start not in known)),
             owner_of=self.device.driver.owner_of,
         )
-
-    def _static_regions(self) -> tuple[Region, ...]:
-        outputs = {f"output.{index}": each for index, each in enumerate(self.manager.output_buffers)}
-        return (*static_regions({**self.static, **outputs}), *self.device.workspaces())
 
     # Entries
 

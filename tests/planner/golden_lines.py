@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from planner import Deployment, PlanEntry, load_deployment
+from planner.batches import Agreement
 from planner.descriptors import BatchExecutionDescriptor
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,4 +57,16 @@ def as_answer(descriptor: BatchExecutionDescriptor | PlanEntry) -> dict[str, Any
         "max_query_len": descriptor.max_query_len,
         "num_active_loras": descriptor.num_active_loras,
         "num_ubatches": descriptor.num_ubatches,
+    }
+
+
+def as_decision(agreement: Agreement) -> dict[str, Any]:
+    """A decision of data-parallel ranks in the form of the golden file."""
+    across = agreement.num_tokens_across_dp
+    return {
+        "descriptor": as_answer(agreement.descriptor),
+        "num_tokens_across_dp": None if across is None else list(across),
+        "uniform_token_count": agreement.uniform_token_count,
+        "eager": agreement.eager,
+        "num_reqs": agreement.num_reqs,
     }

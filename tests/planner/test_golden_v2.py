@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from planner import Agreement, PlanError, agree, compile_plan
-from tests.planner.golden_lines import as_answer, golden_lines, load, name
+from planner import PlanError, agree, compile_plan
+from tests.planner.golden_lines import as_answer, as_decision, golden_lines, load, name
 
 LINES = golden_lines("v2")
 ANSWERED = [line for line in LINES if "error" not in line["expect"]]
@@ -57,7 +57,7 @@ def test_the_draft_family_is_the_engines(line: dict[str, Any]) -> None:
 def test_every_rank_decides_as_in_the_engine(line: dict[str, Any]) -> None:
     table = compile_plan(load(line)).dispatch_table("target")
     for step, expected in zip(line["dp_steps"], line["expect"]["dp_steps"], strict=True):
-        assert [_as_decision(agreement) for agreement in agree(table, step)] == expected
+        assert [as_decision(agreement) for agreement in agree(table, step)] == expected
 
 
 @pytest.mark.parametrize("line", REFUSED, ids=name)
@@ -66,14 +66,3 @@ def test_what_the_engine_refuses_is_refused_with_the_field(line: dict[str, Any])
         compile_plan(load(line))
     assert refusal.value.fields
     assert all(field in str(refusal.value) for field in refusal.value.fields)
-
-
-def _as_decision(agreement: Agreement) -> dict[str, Any]:
-    across = agreement.num_tokens_across_dp
-    return {
-        "descriptor": as_answer(agreement.descriptor),
-        "num_tokens_across_dp": None if across is None else list(across),
-        "uniform_token_count": agreement.uniform_token_count,
-        "eager": agreement.eager,
-        "num_reqs": agreement.num_reqs,
-    }

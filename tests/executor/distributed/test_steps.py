@@ -11,7 +11,7 @@ from executor.distributed.steps import dummy_batch
 from planner import agree, load_plan
 from tests.executor.distributed.cases import DECODE, fault, golden, random_steps
 from tests.executor.distributed.launch import KILLED, run_cases, run_ranks
-from tests.planner.golden_lines import as_answer, golden_lines
+from tests.planner.golden_lines import as_decision, golden_lines
 
 LINES = [line for line in golden_lines("v2") if "dp_steps" in line.get("expect", {})]
 PLANS = [
@@ -23,17 +23,6 @@ PLANS = [
         "llama-3.1-70b-eagle3-v1",
     )
 ]
-
-
-def _decision(agreement: Any) -> dict[str, Any]:
-    across = agreement.num_tokens_across_dp
-    return {
-        "descriptor": as_answer(agreement.descriptor),
-        "num_tokens_across_dp": None if across is None else list(across),
-        "uniform_token_count": agreement.uniform_token_count,
-        "eager": agreement.eager,
-        "num_reqs": agreement.num_reqs,
-    }
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +44,7 @@ def test_every_golden_step_is_decided_as_by_the_engine(size: int, outcomes: dict
     ]
     assert len(expected) > 0
     for rank, decided in enumerate(outcomes[size][0]):
-        assert [_decision(agreement) for agreement in decided] == [answer[rank] for answer in expected]
+        assert [as_decision(agreement) for agreement in decided] == [answer[rank] for answer in expected]
 
 
 @pytest.mark.parametrize("size", [2, 4])
