@@ -35,7 +35,7 @@ from executor.models.stand_in import draft_length, drafter_of, has_prologue, sha
 from executor.records import CaptureReport
 from executor.restart import Circumstances, Restart, output_shapes
 from executor.runner import TargetRunner
-from executor.verify import Verdict, verify_entries
+from executor.verify import Front, Verdict, verify_entries
 from planner.descriptors import PlanEntry
 from planner.documents.plan import DRAFT, TARGET, Plan
 from planner.estimate.stand_in import gathered_tokens
@@ -208,7 +208,7 @@ def capture_warm(
     how = evolve(options, guide=guide, inspect=True, materialize=warmth.materialize)
     report = part.capture(options=how)
     if rebuilding is not None:
-        report = rebuilding.proved(report, part.verify, warmth.verify)
+        report = rebuilding.proved(report, partial(part.verify, front=part.front), warmth.verify)
     ready_seconds = time.perf_counter() - began
     if report.num_remaining:
         report = manager.capture_more(report.num_remaining)
@@ -255,13 +255,17 @@ def circumstances(plan: Plan, part: Part, stand_in: StandIn) -> Circumstances:
 
 @frozen(kw_only=True)
 class Part:
-    """One family of a rig: how it is captured and verified, and the tensors that its graphs name."""
+    """One family of a rig: how it is captured and verified, and the tensors that its graphs name.
+
+    ``front`` tells ``verify`` which entries one eager forward may stand for.
+    """
 
     manager: CudaGraphManager
     create_forward_fn: CreateForward
     capture: Callable[..., CaptureReport]
     verify: Callable[..., tuple[Verdict, ...]]
     static: Callable[[], Mapping[str, torch.Tensor]]
+    front: Front
 
     def materials(self, warmth: Warmth) -> Materials:
         """What saving and rebuilding this family's graphs needs.
@@ -351,6 +355,7 @@ class Rig:
                 self.target.eager,
             ),
             static=self.target.static_tensors,
+            front=self.target.front_of,
         )
         draft = self.draft
         if draft is not None and draft.manager is not None:
@@ -361,6 +366,7 @@ class Rig:
                 capture=partial(draft.capture, "Capturing draft"),
                 verify=partial(verify_entries, manager, draft.create_forward_fn, draft.fill),
                 static=draft.static_tensors,
+                front=draft.front_of,
             )
 
 

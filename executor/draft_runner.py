@@ -7,7 +7,7 @@ dispatch chose. Source: vLLM 0.33, the DFlash speculator (rules 7.3 to 7.5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias
 
@@ -168,6 +168,10 @@ class DraftRunner:
         self.buffers.aux.normal_(generator=generator)
         graph_rows = self.graph_context_tokens.get(num_reqs, 0)
         self._stage_context(batch, self.buffers.aux[: min(step.num_tokens, graph_rows)], graph_rows)
+
+    def front_of(self, desc: BatchExecutionDescriptor) -> Hashable | None:
+        """What batches that ``fill`` begins alike have in common, as ``verify_entries`` asks for."""
+        return desc.uniform_token_count if desc.uniform_token_count == self.query_len else None
 
     @property
     def _capture_inputs(self) -> CaptureInputs:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from operator import itemgetter
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 
 from executor.capture_loop import CreateForward
 from executor.dispatching import graph_key
@@ -24,6 +25,10 @@ Fill = Callable[[BatchExecutionDescriptor], None]
 
 Context = Callable[[BatchExecutionDescriptor], AbstractContextManager[Any]]
 """The forward context that marked operations of one entry read at replay."""
+
+Front = Callable[[BatchExecutionDescriptor], Hashable | None]
+"""Names batches that begin alike: of two with one name, the smaller is the front of the larger, row by row.
+None for a batch of its own."""
 
 
 @frozen(kw_only=True)
@@ -49,6 +54,7 @@ def verify_entries(
     *,
     entries: Collection[PlanEntry] | None = None,
     poison: bool = False,
+    front: Front | None = None,
 ) -> tuple[Verdict, ...]:
     """A verdict on every captured entry, in capture order, or on those of them in ``entries``.
 
@@ -57,13 +63,45 @@ def verify_entries(
     ``eager_pieces`` runs a PIECEWISE entry eagerly on the metadata of ``context``: marked operations on
     other metadata may add up in another order, which shows in types of few bits. With ``poison``, output
     buffers and the pool's memory hold NaN ahead of the first replay, so that nothing left there helps.
+
+    With ``front``, whole-graph entries are compared with the eager forward of the largest batch that
+    begins like theirs, and only those that differ from it with one of their own.
     """
-    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context, eager_pieces, poison)
     chosen = manager.captured_entries if entries is None else frozenset(entries)
-    return tuple(check.verdict(entry) for entry in manager.captured_entries if entry in chosen)
+    checked = [entry for entry in manager.captured_entries if entry in chosen]
+    check = _Check(
+        manager=manager,
+        create=create_forward_fn,
+        fill=fill or _nothing,
+        context=context or _no_context,
+        eager_pieces=eager_pieces,
+        poison=poison,
+        front=front or _of_its_own,
+        largest=_largest(checked, front or _of_its_own),
+    )
+    found = {entry: check.verdict(entry) for entry in _alike_together(checked, check.front)}
+    return tuple(found[entry] for entry in checked)
 
 
-@frozen
+def _alike_together(entries: Collection[PlanEntry], front: Front) -> list[PlanEntry]:
+    """Entries of one name without others between them, whose batches write to other places of a cache."""
+    names = [front(entry.execution_descriptor) for entry in entries]
+    return [
+        entry for _, entry in sorted(zip(map(names.index, names), entries, strict=True), key=itemgetter(0))
+    ]
+
+
+def _largest(entries: Collection[PlanEntry], front: Front) -> Mapping[Hashable, BatchExecutionDescriptor]:
+    """The largest batch of each name."""
+    found: dict[Hashable, BatchExecutionDescriptor] = {}
+    for desc in (entry.execution_descriptor for entry in entries):
+        name = front(desc)
+        if name is not None and (name not in found or desc.num_tokens > found[name].num_tokens):
+            found[name] = desc
+    return found
+
+
+@frozen(kw_only=True)
 class _Check:
     manager: CudaGraphManager
     create: CreateForward
@@ -71,19 +109,43 @@ class _Check:
     context: Context
     eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None
     poison: bool
+    front: Front
+    largest: Mapping[Hashable, BatchExecutionDescriptor]
+    eager_by_name: dict[Hashable, list[torch.Tensor]] = field(factory=dict, init=False)
 
     def verdict(self, entry: PlanEntry) -> Verdict:
         desc = entry.execution_descriptor
-        key = graph_key(self.manager.plan, self.manager.family, entry)
         with torch.no_grad():
-            eager = self._outputs(self._eager(desc), desc)
-            if self.poison:
-                self.manager.poison()
-            with self.context(desc):
-                first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-                second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-        errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
-        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
+            shared = self._shared(desc)
+            if shared is not None:
+                found = self._compared(entry, shared)
+                if found.ok:
+                    return found
+            return self._compared(entry, self._outputs(self._eager(desc), desc))
+
+    def _shared(self, desc: BatchExecutionDescriptor) -> list[torch.Tensor] | None:
+        """What the largest batch that begins like ``desc`` gives eagerly."""
+        name = None if desc.cg_mode is CUDAGraphMode.PIECEWISE else self.front(desc)
+        if name is None:
+            return None
+        if name not in self.eager_by_name:
+            largest = self.largest[name]
+            self.eager_by_name[name] = self._outputs(self._eager(largest), largest)
+        return self.eager_by_name[name]
+
+    def _compared(self, entry: PlanEntry, eager: list[torch.Tensor]) -> Verdict:
+        """Two replays against ``eager``, whose tensors may have further rows."""
+        desc = entry.execution_descriptor
+        key = graph_key(self.manager.plan, self.manager.family, entry)
+        if self.poison:
+            self.manager.poison()
+        marked = desc.cg_mode is CUDAGraphMode.PIECEWISE
+        with self.context(desc) if marked else nullcontext():
+            first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+            second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+        pairs = [(_front_of(one, other), other) for one, other in zip(eager, first, strict=True)]
+        errors = [relative_error(*pair) for pair in pairs]
+        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in first]
         repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
         within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
         return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
@@ -98,6 +160,15 @@ class _Check:
     def _outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
         self.fill(desc)
         return list(tensors_of(map_tensors(torch.clone, run())))
+
+
+def _front_of(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """As many rows of ``tensor`` as ``other`` has."""
+    return tensor[: len(other)] if other.dim() and tensor.dim() else tensor
+
+
+def _of_its_own(desc: BatchExecutionDescriptor) -> None:
+    """Every batch is compared with an eager forward of itself."""
 
 
 def _nothing(desc: BatchExecutionDescriptor) -> None:

@@ -7,10 +7,12 @@ operation is part of. So a graph holds for every batch within ``max_query_len`` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from attrs import define, frozen
+from torch.nn import functional
 
 from executor.breaks import graph_break
 from executor.context import ForwardContext, get_forward_context
@@ -20,6 +22,9 @@ from executor.inputs.kv_cache import KVCacheConfig, LayerKVCache
 
 MAX_GATHERED_ELEMENTS = 1 << 27
 """Keys gathered at a time; longer batches take turns."""
+
+_ALIGNED = 8
+"""What sizes have to be multiples of for PyTorch's memory-efficient attention."""
 
 _DENSE_SHARE = 4
 """How many times the tokens of a batch its requests may take when all are padded to the longest."""
@@ -170,10 +175,17 @@ def paged_attention(
         raise ContextError(
             f"layer {layer_name}: {len(slots)} slots for {len(key)} tokens; give each its slot"
         )
-    cache.write(key, value, slots)
+    known = context.additional_kwargs.setdefault("paged_attention", {})
+    places = id(slots), cache.zero_slot
+    if places not in known:
+        known[places] = cache.rows_of(slots)
+    cache.store(key, value, known[places])
     rows = metadata.num_tokens
     if rows:
-        output[:rows].copy_(_attend(query[:rows], cache, _pattern_of(context, metadata, cache)))
+        pattern = (id(metadata), cache.zero_slot, query.shape[1], cache.num_kv_heads, query.dtype)
+        if pattern not in known:
+            known[pattern] = _make_pattern(metadata, cache, query)
+        _attend(query[:rows], cache, known[pattern], output[:rows])
     output[rows:].zero_()
 
 
@@ -197,11 +209,16 @@ def _of_layer(
 
 @frozen(eq=False)
 class _Part:
-    """Some rows of a pattern: where their keys lie, by head, and which of those each query must not see."""
+    """Some rows of a pattern: the slots of their keys, and what is added to the score of each.
+
+    ``slots`` ``[batch, keys]``; ``bias`` ``[batch, num_kv_heads, group * length, keys]``: 0 for what a query
+    sees, a very low number for what it must not see. That is finite, so that a query which sees nothing
+    averages zeros instead of becoming NaN.
+    """
 
     rows: slice
-    index: torch.Tensor
-    hidden: torch.Tensor
+    slots: torch.Tensor
+    bias: torch.Tensor
 
 
 @frozen(eq=False)
@@ -220,22 +237,12 @@ class _Pattern:
     is_real: torch.Tensor | None = None
 
 
-def _pattern_of(context: ForwardContext, metadata: AttentionMetadata, cache: LayerKVCache) -> _Pattern:
-    """The pattern, computed by the first layer of a forward; a context serves one forward only."""
-    known = context.additional_kwargs.setdefault("paged_attention", {})
-    key = (id(metadata), cache.zero_slot, cache.num_kv_heads)
-    if key not in known:
-        known[key] = _make_pattern(metadata, cache)
-    pattern: _Pattern = known[key]
-    return pattern
-
-
-def _make_pattern(metadata: AttentionMetadata, cache: LayerKVCache) -> _Pattern:
+def _make_pattern(metadata: AttentionMetadata, cache: LayerKVCache, query: torch.Tensor) -> _Pattern:
     reqs, rows, longest = metadata.num_reqs, metadata.num_tokens, metadata.max_query_len
     starts, lengths = metadata.query_start_loc, metadata.query_start_loc.diff()
+    parts = partial(_parts, cache=cache, metadata=metadata, query=query)
     if reqs * longest == rows:
-        limits = _limits(metadata, lengths)
-        return _Pattern(reqs, longest, _parts(metadata.block_table, limits, cache, metadata))
+        return _Pattern(reqs, longest, parts(metadata.block_table, _limits(metadata, lengths)))
     token = torch.arange(rows, dtype=torch.int32, device=starts.device)
     owner = torch.searchsorted(starts[1:], token, right=True).clamp_(max=reqs - 1)
     offset = token - starts[owner]
@@ -245,12 +252,12 @@ def _make_pattern(metadata: AttentionMetadata, cache: LayerKVCache) -> _Pattern:
         if metadata.causal:
             limits = limits - lengths[owner] + offset + 1
         limits = torch.where(is_real, limits, 0)[:, None]
-        return _Pattern(rows, 1, _parts(metadata.block_table[owner], limits, cache, metadata))
+        return _Pattern(rows, 1, parts(metadata.block_table[owner], limits))
     step = torch.arange(longest, dtype=torch.int32, device=starts.device)
     return _Pattern(
         reqs,
         longest,
-        _parts(metadata.block_table, _limits(metadata, lengths), cache, metadata),
+        parts(metadata.block_table, _limits(metadata, lengths)),
         gather=(starts[:-1, None] + step).clamp_(max=rows - 1).flatten(),
         # A row without a request may lie beyond the last padded row.
         back=(owner * longest + offset).clamp_(max=reqs * longest - 1),
@@ -268,39 +275,62 @@ def _limits(metadata: AttentionMetadata, lengths: torch.Tensor) -> torch.Tensor:
 
 
 def _parts(
-    block_table: torch.Tensor, limits: torch.Tensor, cache: LayerKVCache, metadata: AttentionMetadata
+    block_table: torch.Tensor,
+    limits: torch.Tensor,
+    *,
+    cache: LayerKVCache,
+    metadata: AttentionMetadata,
+    query: torch.Tensor,
 ) -> tuple[_Part, ...]:
     """Parts of rows whose keys are gathered at a time; keys beyond a row's limits are read as zeros."""
-    elements = metadata.max_seq_len * cache.num_kv_heads * cache.key.shape[3]
+    size, group = cache.block_size, query.shape[1] // cache.num_kv_heads
+    num_blocks = -(-metadata.max_seq_len // size)
+    position = torch.arange(num_blocks * size, dtype=torch.int32, device=limits.device)
+    slots = (block_table[:, :num_blocks, None] * size + position[:size]).flatten(1)
+    # The last query of a row sees the most.
+    slots = torch.where(position < limits[:, -1:], slots, cache.zero_slot)
+    is_seen = position < limits[:, None, None, :, None]
+    bias = torch.where(is_seen, 0.0, torch.finfo(query.dtype).min / 4).to(query.dtype)
+    bias = bias.expand(-1, -1, group, -1, -1).flatten(2, 3).expand(-1, cache.num_kv_heads, -1, -1)
+    elements = num_blocks * size * cache.num_kv_heads * query.shape[2]
     share = max(MAX_GATHERED_ELEMENTS // elements, 1)
-    position = torch.arange(metadata.max_seq_len, dtype=torch.int32, device=limits.device)
-    blocks = block_table[:, position // cache.block_size]
-    slots = blocks * cache.block_size + position % cache.block_size
-    slots = torch.where(position < limits.amax(1, keepdim=True), slots, cache.zero_slot)
-    index = cache.index(slots)
-    hidden = position >= limits[:, None, None, :, None]
     rows = (slice(start, start + share) for start in range(0, len(limits), share))
-    return tuple(_Part(part, index[part], hidden[part]) for part in rows)
+    return tuple(_Part(part, slots[part], bias[part]) for part in rows)
 
 
-def _attend(query: torch.Tensor, cache: LayerKVCache, pattern: _Pattern) -> torch.Tensor:
-    """Attention of all query rows, ``[rows, heads, head_size]``."""
-    placed = query if pattern.gather is None else query.index_select(0, pattern.gather)
-    placed = placed.reshape(pattern.batch, pattern.length, *query.shape[1:])
-    outputs = [_attend_part(placed[part.rows], part, cache) for part in pattern.parts]
-    output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).flatten(0, 1)
-    if pattern.back is None or pattern.is_real is None:
-        return output
-    return torch.where(pattern.is_real, output.index_select(0, pattern.back), 0)
+def _attend(query: torch.Tensor, cache: LayerKVCache, pattern: _Pattern, output: torch.Tensor) -> None:
+    """Attention of all query rows into ``output``, ``[rows, heads, head_size]`` both."""
+    shape = (pattern.batch, pattern.length, cache.num_kv_heads, -1, query.shape[2])
+    if pattern.gather is None or pattern.back is None or pattern.is_real is None:
+        placed, attended = query, output
+    else:
+        placed = query.index_select(0, pattern.gather)
+        attended = torch.empty_like(placed)
+    for part in pattern.parts:
+        found = _attend_part(placed.view(shape)[part.rows], part, cache)
+        attended.view(shape)[part.rows].copy_(found)
+    if pattern.back is not None and pattern.is_real is not None:
+        output.copy_(torch.where(pattern.is_real, attended.index_select(0, pattern.back), 0))
 
 
 def _attend_part(query: torch.Tensor, part: _Part, cache: LayerKVCache) -> torch.Tensor:
-    batch, length, heads, size = query.shape
-    keys, values = (tensor.to(query.dtype) for tensor in cache.read(part.index))
-    group = (batch, cache.num_kv_heads, heads // cache.num_kv_heads, length)
-    grouped = (query * size**-0.5).reshape(batch, length, *group[1:3], size).permute(0, 2, 3, 1, 4)
-    scores = torch.matmul(grouped.flatten(2, 3), keys.transpose(2, 3)).view(*group, -1).float()
-    # A finite least score: a query that sees nothing averages zeros instead of becoming NaN.
-    weights = scores.masked_fill(part.hidden, torch.finfo(torch.float32).min).softmax(-1)
-    output = torch.matmul(weights.to(query.dtype).flatten(2, 3), values)
-    return output.view(*group, size).permute(0, 3, 1, 2, 4).reshape(query.shape)
+    """Attention of ``query`` ``[batch, length, num_kv_heads, group, head_size]``, of the same shape."""
+    keys, values = (tensor.to(query.dtype) for tensor in cache.read(part.slots))
+    by_head = query.permute(0, 2, 3, 1, 4)
+    found = _weighed(by_head.flatten(2, 3), keys, values, part.bias)
+    return found.view(by_head.shape).permute(0, 3, 1, 2, 4)
+
+
+def _weighed(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, bias: torch.Tensor
+) -> torch.Tensor:
+    """Values by the softmax of scores and ``bias``, ``[batch, heads, rows, size]``.
+
+    On a GPU by one kernel that PyTorch brings along, wherever that takes the shape. Left to itself,
+    PyTorch may choose cuDNN, which plans anew for every shape.
+    """
+    if query.is_cuda and not (query.shape[3] | keys.shape[2]) % _ALIGNED:
+        attend = torch.ops.aten._scaled_dot_product_efficient_attention  # noqa: SLF001 - exported graphs name it
+        found: torch.Tensor = attend(query, keys, values, bias, compute_log_sumexp=False)[0]
+        return found
+    return functional.scaled_dot_product_attention(query, keys, values, attn_mask=bias)

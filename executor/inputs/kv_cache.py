@@ -103,22 +103,29 @@ class LayerKVCache:
 
     def write(self, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Stores a key and a value a token, ``[tokens, num_kv_heads, head_size]``, at ``slots``."""
-        trash = self._key_rows.shape[0] - _SPARE_ROWS
-        rows = torch.where(slots < 0, trash, slots)
+        self.store(key, value, self.rows_of(slots))
+
+    def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
+        """Where ``store`` puts the tokens of ``slots``, the same in all caches of one size."""
+        return torch.where(slots < 0, self._key_rows.shape[0] - _SPARE_ROWS, slots)
+
+    def store(self, key: torch.Tensor, value: torch.Tensor, rows: torch.Tensor) -> None:
+        """What ``write`` does, for slots that ``rows_of`` has looked up for many layers at once."""
         self._key_rows.index_copy_(0, rows, key.to(self._key_rows.dtype))
         self._value_rows.index_copy_(0, rows, value.to(self._value_rows.dtype))
 
-    def index(self, slots: torch.Tensor) -> torch.Tensor:
-        """What ``read`` takes for ``slots`` ``[batch, keys]``: a place for each, by head."""
-        heads = torch.arange(self.num_kv_heads, dtype=slots.dtype, device=slots.device)
-        return slots[:, None] * self.num_kv_heads + heads[:, None]
+    def poison(self, slots: torch.Tensor) -> None:
+        """Makes what lies at ``slots`` NaN, where the type has it."""
+        if self._key_rows.is_floating_point():
+            rows = self.rows_of(slots)
+            self._key_rows.index_fill_(0, rows, float("nan"))
+            self._value_rows.index_fill_(0, rows, float("nan"))
 
-    def read(self, index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values ``[batch, num_kv_heads, keys, head_size]`` at the places of ``index``."""
-        flat = index.flatten()
-        shape = (*index.shape, self._key_rows.shape[2])
+    def read(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values ``[batch, num_kv_heads, keys, head_size]`` at ``slots`` ``[batch, keys]``."""
+        flat, shape = slots.flatten(), (*slots.shape, *self._key_rows.shape[1:])
         keys, values = (
-            rows.flatten(0, 1).index_select(0, flat).view(shape)
+            rows.flatten(1).index_select(0, flat).view(shape).transpose(1, 2)
             for rows in (self._key_rows, self._value_rows)
         )
         return keys, values

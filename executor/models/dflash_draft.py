@@ -76,8 +76,9 @@ class DFlashDraft(DecoderStack):
     ) -> None:
         """Stores the keys and values of combined context rows in every layer's cache."""
         rotation = self.rotary(positions, hidden.dtype)
+        rows = caches[0].rows_of(slots)
         for attention, cache in zip(self.attentions, caches, strict=True):
-            cache.write(*attention.keys_and_values(hidden, rotation), slots)
+            cache.store(*attention.keys_and_values(hidden, rotation), rows)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Hidden states of the block's tokens behind the final norm."""

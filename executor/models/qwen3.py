@@ -25,7 +25,8 @@ AddUp: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 """Makes the whole result of a rank's part of it."""
 
 Rotation: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines of each token's position, ``[tokens, 1, head_dim]``."""
+"""Cosines and sines of each token's position, ``[tokens, 1, head_dim]``; the first half of the sines is
+negated, as that is how ``rotate`` needs them."""
 
 
 def whole(result: torch.Tensor) -> torch.Tensor:
@@ -43,9 +44,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """The normed ``hidden``."""
-        wide = hidden.float()
-        wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * wide.to(hidden.dtype)
+        return functional.rms_norm(hidden, self.weight.shape, self.weight, self.eps)
 
 
 class Rotary(nn.Module):
@@ -61,8 +60,9 @@ class Rotary(nn.Module):
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """Cosines and sines for ``positions``."""
         angles = positions[:, None].float() * self.inv_freq
-        angles = torch.cat((angles, angles), dim=-1)[:, None]
-        return angles.cos().to(dtype), angles.sin().to(dtype)
+        cos = torch.cat((angles, angles), dim=-1)[:, None].cos()
+        sin = torch.cat((-angles, angles), dim=-1)[:, None].sin()
+        return cos.to(dtype), sin.to(dtype)
 
 
 def inverse_frequencies(config: DecoderConfig) -> torch.Tensor:
@@ -88,8 +88,7 @@ def _llama3_frequencies(frequencies: torch.Tensor, scaling: RopeScaling) -> torc
 def rotate(heads: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """``heads`` ``[tokens, heads, head_dim]`` turned to their positions."""
     cos, sin = rotation
-    first, second = heads.chunk(2, dim=-1)
-    return heads * cos + torch.cat((-second, first), dim=-1) * sin
+    return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), sin)
 
 
 class Attention(nn.Module):

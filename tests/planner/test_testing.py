@@ -68,7 +68,7 @@ def sample(strategy: SearchStrategy[T], count: int) -> list[T]:
 
 @cache
 def valid_deployments() -> list[Deployment]:
-    return sample(deployments(valid_only=True), 1000)
+    return sample(deployments(valid_only=True), 400)
 
 
 @cache

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from hypothesis import assume, given
+from hypothesis import assume, given, reject
 
 from planner import Deployment, Plan, PlanError, compile_plan
 from planner.documents.deployment import CaptureSection
@@ -255,22 +255,27 @@ def open_sizes(deployment: Deployment) -> Deployment:
     return evolve(deployment, compilation=compilation)
 
 
-def plans_of(deployment: Deployment) -> tuple[Plan, Plan]:
-    """The plans of the engine's policy and of covering."""
+OPEN = deployments().map(open_sizes)
+
+
+def covered(deployment: Deployment) -> Plan:
+    """The plan of covering; an example without one is left out, and the engine has to refuse it too."""
     try:
-        engine = compile_plan(deployment)
+        return compile_plan(evolve(deployment, capture=CaptureSection(policy=CapturePolicy.COVERING)))
     except PlanError:
-        assume(False)
-    return engine, compile_plan(evolve(deployment, capture=CaptureSection(policy=CapturePolicy.COVERING)))
+        with pytest.raises(PlanError):
+            compile_plan(deployment)
+        reject()
 
 
 def holes(plan: Plan) -> Iterator[str]:
     return (finding.message for finding in plan.findings if finding.code in HOLES)
 
 
-@given(deployments(valid_only=True))
+@given(OPEN)
 def test_covering_leaves_no_hole_and_no_dead_graph(deployment: Deployment) -> None:
-    engine, plan = plans_of(open_sizes(deployment))
+    plan = covered(deployment)
+    engine = compile_plan(deployment)
     assert not unwanted(plan)
     assert {finding.code for finding in plan.findings} <= {finding.code for finding in engine.findings} | {
         "graph-count",
@@ -281,9 +286,9 @@ def test_covering_leaves_no_hole_and_no_dead_graph(deployment: Deployment) -> No
             assert len(entries) <= len(engine.graphs[family])
 
 
-@given(deployments(valid_only=True))
+@given(OPEN)
 def test_every_decode_graph_is_of_whole_requests_and_the_ends_are_exact(deployment: Deployment) -> None:
-    _, plan = plans_of(open_sizes(deployment))
+    plan = covered(deployment)
     target = plan.resolved[TARGET]
     uniform = [entry for entry in plan.entries() if entry.uniform_token_count and entry.num_ubatches == 1]
     assert all(
@@ -297,18 +302,17 @@ def test_every_decode_graph_is_of_whole_requests_and_the_ends_are_exact(deployme
             assert min(target.max_num_seqs or 1, active or budget, budget // length) in reqs
 
 
-@given(deployments(valid_only=True))
+@given(OPEN)
 def test_the_engine_covers_the_same_batches_with_sizes_from_covering(deployment: Deployment) -> None:
     """But for a block draft whose own length is none of its schedule's: of that the engine has no graph."""
-    opened = open_sizes(deployment)
-    _, plan = plans_of(opened)
+    plan = covered(deployment)
     sizes = sizes_of(plan)
     assume(sizes)
-    compilation = evolve(opened.compilation, cudagraph_capture_sizes=sizes)
-    exported = compile_plan(evolve(opened, compilation=compilation))
+    compilation = evolve(deployment.compilation, cudagraph_capture_sizes=sizes)
+    exported = compile_plan(evolve(deployment, compilation=compilation))
     assert sizes_of(exported) == sizes
     assert [message for message in holes(exported) if not message.startswith("graphs.draft:")] == []
-    again = evolve(opened, compilation=compilation, capture=CaptureSection(policy=CapturePolicy.COVERING))
+    again = evolve(deployment, compilation=compilation, capture=CaptureSection(policy=CapturePolicy.COVERING))
     assert compile_plan(again).graphs == plan.graphs
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from attrs import frozen
 
 from planner import CUDAGraphMode, DispatchTable, Plan, PlanEntry
+from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch_v1 import V1DispatchTable
 from planner.documents.plan import TARGET
 
@@ -81,7 +82,16 @@ def microbatched(plan: Plan) -> Iterator[Tried]:
             )
 
 
-def serving(plan: Plan, table: DispatchTable | V1DispatchTable, tried: Tried) -> PlanEntry | None:
+def by_descriptor(plan: Plan) -> dict[BatchExecutionDescriptor, PlanEntry]:
+    """The entry of each descriptor, the first where several have the same."""
+    return {entry.execution_descriptor: entry for entry in reversed(plan.entries(TARGET))}
+
+
+def serving(
+    entries: dict[BatchExecutionDescriptor, PlanEntry],
+    table: DispatchTable | V1DispatchTable,
+    tried: Tried,
+) -> PlanEntry | None:
     """The entry that dispatch answers with, None where the batch runs eagerly."""
     if isinstance(table, V1DispatchTable):
         return table.entry_for(
@@ -101,7 +111,7 @@ def serving(plan: Plan, table: DispatchTable | V1DispatchTable, tried: Tried) ->
         return None
     if tried.num_ubatches > 1 and 2 * tried.num_tokens < found.num_tokens:
         return None
-    return next(entry for entry in plan.entries(TARGET) if entry.execution_descriptor == found)
+    return entries[found]
 
 
 def largest_mixed_entry(plan: Plan) -> int:
@@ -134,10 +144,11 @@ def answers(plan: Plan) -> Answers:
     resolved, table = plan.resolved[TARGET], plan.dispatch_table(TARGET)
     is_v1 = isinstance(table, V1DispatchTable)
     mode = resolved.cudagraph_mode
+    entries = by_descriptor(plan)
     largest = resolved.max_cudagraph_capture_size or largest_mixed_entry(plan)
     reached, decode_holes, mixed_holes = set(), set(), set()
     for tried in domain(plan):
-        entry = serving(plan, table, tried)
+        entry = serving(entries, table, tried)
         if entry is not None:
             reached.add(entry)
         case = table.captured_case(tried.num_active_loras)
@@ -150,7 +161,7 @@ def answers(plan: Plan) -> Answers:
             mixed_holes.add((tried.num_reqs, tried.num_tokens, case))
     if not is_v1:
         for tried in microbatched(plan):
-            entry = serving(plan, table, tried)
+            entry = serving(entries, table, tried)
             if entry is not None:
                 reached.add(entry)
     unreached = frozenset(entry for entry in plan.entries(TARGET) if entry not in reached)

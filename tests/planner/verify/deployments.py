@@ -69,9 +69,9 @@ def the(plan: Plan, code: str) -> Finding:
     return finding
 
 
-def fixed(asked: Deployment, fix: str) -> Plan:
-    """The plan once a user has done what ``fix`` says."""
-    in_force = compile_plan(asked).resolved[TARGET].cudagraph_capture_sizes
+def fixed(asked: Deployment, fix: str, plan: Plan | None = None) -> Plan:
+    """The plan once a user has done what ``fix`` says; ``plan`` is that of ``asked``, where it is there."""
+    in_force = (plan or compile_plan(asked)).resolved[TARGET].cudagraph_capture_sizes
     scheduler, compilation = asked.scheduler, asked.compilation
     for setting in re.split(r", (?=[a-z_]+: |leave )", fix):
         name, _, value = setting.partition(": ")

@@ -78,7 +78,7 @@ def test_one_fix_answers_every_finding_about_sizes_of_a_compiled_plan() -> None:
         assert len(fixes) <= 1, (seed, fixes)
         assert all(setting(finding) for finding in findings if finding.code in HOLES), seed
         for fix in fixes:
-            after = {finding.code for finding in of_sizes(fixed(asked, fix))}
+            after = {finding.code for finding in of_sizes(fixed(asked, fix, plan))}
             answered = {finding.code for finding in findings if setting(finding)}
             assert not after & (HOLES | answered), (seed, fix, after)
             kinds.update(part.partition(":")[0] for part in fix.split(", ") if not part[0].isdigit())
