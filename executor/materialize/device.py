@@ -25,6 +25,9 @@ class GraphDevice(ABC):
     backend: Backend
     driver: GraphDriver
 
+    def enter_thread(self) -> None:  # noqa: B027 - most need nothing
+        """Called first on each thread that builds graphs."""
+
     @property
     @abstractmethod
     def stream(self) -> int:
@@ -75,6 +78,10 @@ class CudaDevice(GraphDevice):
             raise CaptureError(f"device {backend.name}: graphs are saved and rebuilt on a GPU only")
         self.backend: CudaBackend = backend
         self.driver = driver
+
+    def enter_thread(self) -> None:
+        """Makes the GPU the thread's, and its context current."""
+        torch.cuda.set_device(self.backend.device)
 
     @property
     def stream(self) -> int:

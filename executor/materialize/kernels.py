@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from attrs import define, field
 from executor.backends.base import GraphPool
 from executor.calls import calls_from_json
 from executor.errors import CaptureError
+from executor.materialize.building import RefusedError
 from executor.materialize.device import GraphDevice
-from executor.materialize.recipes import Bench, handles_from_calls
+from executor.materialize.recipes import Bench
 from executor.materialize.relocation import Relocation
 from executor.materialize.saved import SavedEntry, SavedHeader, SavedKernel, key_of
 from executor.materialize.words import nodes_of
@@ -23,9 +25,8 @@ from planner.documents.data import entry_data
 NO_HANDLE = 0
 """Stands for a kernel that was not found; no graph is built with it."""
 
-
-class RefusedError(CaptureError):
-    """An entry that cannot be rebuilt here, and why."""
+CALLS_AT_ONCE = 16
+"""Calls that are made between two pauses, at which graphs whose kernels are all known may be built."""
 
 
 @define(kw_only=True)
@@ -33,8 +34,8 @@ class KernelSearch:
     """Looks for the kernels of ``header``.
 
     ``captured`` are the entries that were captured here for their kernels, ``graph`` unpacks a saved graph,
-    ``starts`` are where the regions lie. Afterwards ``functions`` has the handle of each kernel and
-    ``missing`` a reason for each that was not found.
+    ``starts`` are where the regions lie. ``functions`` has the handle of each kernel, as far as it was
+    found, and ``missing`` a reason for each that was not.
     """
 
     header: SavedHeader
@@ -44,32 +45,42 @@ class KernelSearch:
     captured: Mapping[PlanEntry, EntryGraphs]
     graph: Callable[[int], Relocation]
     starts: torch.Tensor
-    functions: list[int] = field(factory=list, init=False)
+    functions: list[int] = field(init=False)
     missing: dict[int, str] = field(factory=dict, init=False)
-    _by_call: Sequence[Sequence[int | None]] = field(default=(), init=False)
+    _by_call: dict[int, Sequence[int | None]] = field(factory=dict, init=False)
     _by_entry: dict[tuple[int, int], list[int | None] | str] = field(factory=dict, init=False)
 
-    def run(self) -> None:
-        """Finds what can be found."""
-        self._by_call = self._from_calls()
-        for number, kernel in enumerate(self.header.kernels):
-            try:
-                self.functions.append(self._proved(kernel, self._found(kernel)))
-            except CaptureError as error:
-                self.functions.append(NO_HANDLE)
-                self.missing[number] = f"kernel {kernel.identity.name}: {error}"
+    def __attrs_post_init__(self) -> None:
+        self.functions = [NO_HANDLE] * len(self.header.kernels)
 
-    def _from_calls(self) -> Sequence[Sequence[int | None]]:
+    def steps(self) -> Iterator[Sequence[int]]:
+        """Looks for all kernels, and pauses with the numbers of those that it has done with since."""
+        by_chunk: dict[int, list[int]] = {}
         calls = calls_from_json(list(self.header.calls))
+        for number, kernel in enumerate(self.header.kernels):
+            made = kernel.call is not None and 0 <= kernel.call.call < len(calls)
+            chunk = kernel.call.call // CALLS_AT_ONCE if made and kernel.call is not None else -1
+            by_chunk.setdefault(chunk, []).append(number)
         bench = Bench(device=self.device, pool=self.pool, address=self.address)
+        for chunk, kernels in sorted(by_chunk.items()):
+            start = max(chunk, 0) * CALLS_AT_ONCE
+            made_now = calls[start : start + CALLS_AT_ONCE] if chunk >= 0 else ()
+            with suppress(CaptureError):  # what is not found is missing
+                self._by_call.update(enumerate(bench.functions_of_each(made_now), start))
+            for number in kernels:
+                self._look_at(number)
+            yield kernels
+
+    def _look_at(self, number: int) -> None:
+        kernel = self.header.kernels[number]
         try:
-            return handles_from_calls(calls, bench)
-        except CaptureError:
-            return ()
+            self.functions[number] = self._proved(kernel, self._found(kernel))
+        except CaptureError as error:
+            self.missing[number] = f"kernel {kernel.identity.name}: {error}"
 
     def _found(self, kernel: SavedKernel) -> int | None:
         if kernel.call is not None:
-            handle: int | None = item(item(self._by_call, kernel.call.call), kernel.call.node)
+            handle: int | None = item(self._by_call.get(kernel.call.call), kernel.call.node)
             return handle
         if kernel.entry is None:
             return None

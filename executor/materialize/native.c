@@ -272,7 +272,8 @@ static int build_kernel(void **node, void *graph, uint64_t *at, long length, con
 {
     size_t size = (uint32_t)at[6];
     long num_attributes = at[5] >> 32, params = (size + 7) / 8;
-    if (length != KERNEL_HEAD + params + num_attributes * ATTRIBUTE_WORDS || at[1] >= (uint64_t)count)
+    if (length != KERNEL_HEAD + params + num_attributes * ATTRIBUTE_WORDS || at[1] >= (uint64_t)count ||
+        !functions[at[1]])
         return DAMAGED;
     void *extra[] = {(void *)BUFFER, at + KERNEL_HEAD, (void *)BUFFER_SIZE, &size, (void *)END};
     KernelParams kernel = {

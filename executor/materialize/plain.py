@@ -198,7 +198,7 @@ class PlainCode:
         return handle.value
 
     def _add_kernel(self, place: Any, own: list[int], node: NodeWords, functions: Sequence[int]) -> None:
-        if node.function is None or not 0 <= node.function < len(functions):
+        if node.function is None or not 0 <= node.function < len(functions) or not functions[node.function]:
             raise CaptureError("building a graph: a kernel that is not in the file")
         first, last = node.payload[0]
         raw = (ctypes.c_uint64 * max(last - first, 1))(*own[KERNEL_HEAD - NODE_HEAD :][: last - first])

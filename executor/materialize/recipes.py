@@ -15,7 +15,6 @@ from attrs import frozen
 from executor.backends.base import GraphPool
 from executor.backends.cuda_memory import tensor_at
 from executor.calls import AtenCall, Scratch, make
-from executor.errors import CaptureError
 from executor.materialize.device import GraphDevice
 from executor.materialize.words import nodes_of
 
@@ -159,15 +158,3 @@ def recipes_from_entries(
                     found[function] = FromEntry(entry, graph, node)
                     missing.discard(function)
     return found
-
-
-def handles_from_calls(calls: Sequence[AtenCall], bench: Bench) -> list[list[int | None]]:
-    """The functions of the nodes of each call, in this process.
-
-    Raises:
-        CaptureError: the calls cannot be recorded here.
-    """
-    functions = bench.functions_of(calls) if calls else []
-    if functions is None:
-        raise CaptureError("the recorded calls that load kernels cannot be made here")
-    return functions

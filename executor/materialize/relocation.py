@@ -23,6 +23,18 @@ class NotRestorableError(CaptureError):
     """A graph that another process could not rebuild faithfully."""
 
 
+class ExchangedError(NotRestorableError):
+    """Words that lie in one region when a graph is recorded and in another when it is recorded again.
+
+    ``words`` marks them. They are tensors that were exchanged, or gaps between parameters with addresses
+    of no meaning left in them, which further recordings tell apart.
+    """
+
+    def __init__(self, message: str, words: torch.Tensor) -> None:
+        super().__init__(message)
+        self.words = words
+
+
 @frozen(eq=False)
 class Relocation:
     """A graph whose addresses are offsets at ``positions``, counted from the start of ``regions``.
@@ -58,10 +70,20 @@ class Places:
     owner_of: Callable[[int], Region | None]
 
 
-def relocated(first: torch.Tensor, second: torch.Tensor, places: Places, names: Sequence[str]) -> Relocation:
+def relocated(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    places: Places,
+    names: Sequence[str],
+    suspects: torch.Tensor | None = None,
+) -> Relocation:
     """The graph of ``first``, recorded once more as ``second``; ``names`` are those of the functions.
 
+    ``suspects`` are the words that were exchanged each time that the graph was recorded before: only
+    those can be tensors, others are gaps. Without it any word can.
+
     Raises:
+        ExchangedError: words of one region became words of another.
         NotRestorableError: a node that cannot be rebuilt, an address that has no region, or a difference
             that the two places do not explain.
     """
@@ -79,7 +101,11 @@ def relocated(first: torch.Tensor, second: torch.Tensor, places: Places, names: 
     in_static = (one >= 0) & (one < places.num_static)
     moved = (one >= places.num_static) & (other >= places.num_static)
     exchanged = payload & ~same & ~moved & (one >= 0) & (other >= 0)
-    _refuse(exchanged, nodes, names, "was given another tensor when it was recorded again")
+    if suspects is not None and len(suspects) == len(exchanged):
+        exchanged &= suspects
+    if bool(exchanged.any()):
+        owner = _owner(int(exchanged.nonzero()[0]), nodes, names)
+        raise ExchangedError(f"{owner} was given another tensor when it was recorded again", exchanged)
     pointers = payload & ((same & in_static) | (~same & moved))
     foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
     _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)

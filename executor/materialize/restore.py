@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import torch
@@ -20,14 +21,14 @@ from executor.backends.base import GraphPool
 from executor.backends.cuda_memory import tensor_at
 from executor.breaks import operation_of
 from executor.errors import CaptureError
+from executor.materialize.building import GraphBuilder, RefusedError
 from executor.materialize.device import GraphDevice
-from executor.materialize.kernels import KernelSearch, RefusedError
+from executor.materialize.kernels import KernelSearch
 from executor.materialize.recording import RestoredRecording
 from executor.materialize.regions import Region, registered_regions
 from executor.materialize.relocation import Relocation
 from executor.materialize.saved import SavedCapture, SavedEntry
 from executor.materialize.tree_data import decoded
-from executor.materialize.words import nodes_of
 from executor.pieces import EntryGraphs, MarkedCall
 from planner.descriptors import PlanEntry
 
@@ -37,7 +38,11 @@ _MISREAD = (ValueError, TypeError, KeyError, IndexError, AttributeError, Overflo
 
 @frozen(kw_only=True)
 class RestoreTimes:
-    """Seconds that parts of a restore took; ``waiting`` is for unpacking, which runs beside the kernels."""
+    """Seconds that parts of a restore took.
+
+    Putting addresses into place (``patching``), ``building`` and ``instantiating`` run beside the search
+    for kernels; ``waiting`` is what they take longer than it.
+    """
 
     memory: float = 0.0
     kernels: float = 0.0
@@ -48,8 +53,8 @@ class RestoreTimes:
 
     @property
     def total(self) -> float:
-        """All of it."""
-        return sum(self.as_json().values())
+        """From the first to the last of it."""
+        return self.memory + self.kernels + self.waiting
 
     def as_json(self) -> dict[str, float]:
         """The parts by name."""
@@ -104,37 +109,63 @@ class Restorer:
         captured: Mapping[PlanEntry, EntryGraphs],
     ) -> dict[PlanEntry, EntryGraphs]:
         """The graphs of ``entries`` as far as they can be rebuilt; ``captured`` are those of the loaders."""
-        with self._at_work(pool):
-            began = time.perf_counter()
-            regions, absent = self._regions(outputs)
-            starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
-            search = KernelSearch(
-                header=self.saved.header,
-                device=self.device,
-                pool=pool,
-                address=next((region.start for region in reversed(regions) if region.start), 0),
-                captured=captured,
-                graph=lambda number: self._graphs[number].result(),
-                starts=starts,
-            )
-            search.run()
+        began = time.perf_counter()
+        regions, absent = self._regions(outputs)
+        starts = torch.tensor([region.start for region in regions], dtype=torch.int64)
+        search = KernelSearch(
+            header=self.saved.header,
+            device=self.device,
+            pool=pool,
+            address=next((region.start for region in reversed(regions) if region.start), 0),
+            captured=captured,
+            graph=lambda number: self._graphs[number].result(),
+            starts=starts,
+        )
+        rows = tuple(self.saved.rows(entries))
+        before = self.device.driver.seconds
+        with (
+            self._at_work(pool),
+            GraphBuilder(device=self.device, graphs=self._graphs, starts=starts, absent=absent) as builder,
+        ):
+            self._build_what_is_known(search, builder, [row for _, row in rows if row is not None])
+            searched = time.perf_counter()
             site = _Site(
                 saved=self.saved,
                 device=self.device,
                 pool=pool,
                 outputs=outputs,
-                graphs=self._graphs,
                 regions=regions,
-                starts=starts,
                 absent=absent,
-                functions=search.functions,
                 missing=search.missing,
-                operations={
-                    operation.name: operation.run for operation in map(operation_of, self.operations)
-                },
+                builder=builder,
+                operations={each.name: each.run for each in map(operation_of, self.operations)},
             )
-            self.times = evolve(self.times, kernels=time.perf_counter() - began)
-            return self._built(site, entries)
+            found = self._assembled(site, rows)
+        after = self.device.driver.seconds
+        self.times = evolve(
+            self.times,
+            kernels=searched - began,
+            waiting=time.perf_counter() - searched,
+            patching=builder.patching,
+            building=after[0] - before[0],
+            instantiating=after[1] - before[1],
+        )
+        return found
+
+    def _build_what_is_known(
+        self, search: KernelSearch, builder: GraphBuilder, rows: Sequence[SavedEntry]
+    ) -> None:
+        """Looks for kernels, and has each graph of ``rows`` built as soon as its last one is found."""
+        graphs = self.saved.header.graphs
+        numbers = [step for row in rows for step in row.steps if isinstance(step, int)]
+        lacking = {number: set(graphs[number].kernels) for number in numbers if 0 <= number < len(graphs)}
+        for known in chain([()], search.steps()):
+            functions = tuple(search.functions)
+            for number, kernels in tuple(lacking.items()):
+                kernels.difference_update(each for each in known if each not in search.missing)
+                if not kernels:
+                    del lacking[number]
+                    builder.submit(number, functions)
 
     @contextmanager
     def _at_work(self, pool: GraphPool) -> Iterator[None]:
@@ -163,21 +194,15 @@ class Restorer:
                 )
         return found, absent
 
-    def _built(self, site: _Site, entries: Iterable[PlanEntry]) -> dict[PlanEntry, EntryGraphs]:
-        before, found = self.device.driver.seconds, {}
-        for entry, row in self.saved.rows(entries):
+    def _assembled(
+        self, site: _Site, rows: Iterable[tuple[PlanEntry, SavedEntry | None]]
+    ) -> dict[PlanEntry, EntryGraphs]:
+        found = {}
+        for entry, row in rows:
             try:
                 found[entry] = site.entry(row)
             except CaptureError as error:
                 self.refused[entry] = str(error)
-        after = self.device.driver.seconds
-        self.times = evolve(
-            self.times,
-            waiting=site.waiting,
-            patching=site.patching,
-            building=after[0] - before[0],
-            instantiating=after[1] - before[1],
-        )
         return found
 
 
@@ -189,15 +214,11 @@ class _Site:
     device: GraphDevice
     pool: GraphPool
     outputs: Sequence[torch.Tensor]
-    graphs: Sequence[Future[Relocation]]
     regions: Sequence[Region]
-    starts: torch.Tensor
     absent: Mapping[int, str]
-    functions: Sequence[int]
     missing: Mapping[int, str]
+    builder: GraphBuilder
     operations: Mapping[str, Callable[..., None]]
-    waiting: float = 0.0
-    patching: float = 0.0
 
     def entry(self, row: SavedEntry | None) -> EntryGraphs:
         """The graphs of one entry.
@@ -227,24 +248,11 @@ class _Site:
         return EntryGraphs(tuple(steps), tuple(recordings), outputs)
 
     def _recording(self, number: int) -> RestoredRecording:
-        began = time.perf_counter()
-        graph = self.graphs[number].result()
-        waited = time.perf_counter()
-        if self.absent:
-            for region in graph.regions.unique().tolist():
-                if region in self.absent:
-                    raise RefusedError(self.absent[region])
-        words = graph.at(self.starts)
-        if self.missing:
-            for node in nodes_of(words):
-                if node.function is not None and node.function in self.missing:
-                    raise RefusedError(self.missing[node.function])
-        self.waiting += waited - began
-        self.patching += time.perf_counter() - waited
-        executable = self.device.driver.build(words, self.functions)
-        return RestoredRecording(
-            executable, self.saved.header.graphs[number].num_nodes, self.pool, self.device
-        )
+        about = self.saved.header.graphs[number]
+        for kernel in about.kernels:
+            if kernel in self.missing:
+                raise RefusedError(self.missing[kernel])
+        return RestoredRecording(self.builder.take(number), about.num_nodes, self.pool, self.device)
 
     def _call(self, step: Any) -> MarkedCall:
         run = self.operations.get(step["operation"])

@@ -21,7 +21,13 @@ from executor.materialize.device import GraphDevice
 from executor.materialize.driver import GraphDriver
 from executor.materialize.recipes import Bench, FromCall, FromEntry, recipes_from_calls, recipes_from_entries
 from executor.materialize.regions import AddressMap, registered_regions
-from executor.materialize.relocation import NotRestorableError, Places, Relocation, relocated
+from executor.materialize.relocation import (
+    ExchangedError,
+    NotRestorableError,
+    Places,
+    Relocation,
+    relocated,
+)
 from executor.materialize.saved import (
     SavedEntry,
     SavedGraph,
@@ -37,7 +43,7 @@ from executor.pieces import EntryGraphs, MarkedCall
 from planner.descriptors import PlanEntry
 from planner.documents.data import entry_data
 
-ATTEMPTS = 2
+ATTEMPTS = 4
 """How often an entry is recorded twice until its recordings agree."""
 
 
@@ -80,6 +86,7 @@ class _Save:
     graphs: dict[tuple[int, int], Relocation] = field(factory=dict)
     twins: list[EntryGraphs] = field(factory=list)
     failures: dict[PlanEntry, str] = field(factory=dict)
+    suspects: dict[tuple[int, int], torch.Tensor] = field(factory=dict)
 
     def run(self, about: Mapping[str, str]) -> Saving:
         entries = self.manager.captured_entries
@@ -147,7 +154,7 @@ class _Save:
         if len(own.recordings) != len(twin.recordings):
             raise NotRestorableError("recorded twice, the entry was cut into other pieces")
         for index, pair in enumerate(zip(own.recordings, twin.recordings, strict=True)):
-            self.graphs[number, index] = self._graph(*pair, places)
+            self.graphs[number, index] = self._graph((number, index), *pair, places)
         return SavedEntry(
             fields=entry_data(entry),
             steps=[self._step(part, places) for part in own.parts()],
@@ -166,12 +173,17 @@ class _Save:
             return None
         return own, twin
 
-    def _graph(self, own: Recording, twin: Recording, places: Places) -> Relocation:
+    def _graph(self, key: tuple[int, int], own: Recording, twin: Recording, places: Places) -> Relocation:
         driver = self.device.driver
         graphs = [self.device.graph_of(own), self.device.graph_of(twin)]
         if graphs[0] is None or graphs[1] is None:
             raise NotRestorableError("it was restored itself; only what was captured here is saved")
-        return relocated(driver.read(graphs[0]), driver.read(graphs[1]), places, _Names(driver))
+        first, second = driver.read(graphs[0]), driver.read(graphs[1])
+        try:
+            return relocated(first, second, places, _Names(driver), self.suspects.get(key))
+        except ExchangedError as error:
+            self.suspects[key] = error.words
+            raise
 
     def _step(self, part: Any, places: Places) -> Any:
         if not isinstance(part, MarkedCall):
@@ -250,6 +262,7 @@ class _Save:
                     num_volatile=len(graph.volatile),
                     num_nodes=int(graph.words[0]),
                     num_bytes=len(block),
+                    kernels=sorted({each for each in _functions(graph.words) if each is not None}),
                 )
             )
         place = {key: number for number, key in enumerate(order)}

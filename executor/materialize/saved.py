@@ -25,7 +25,7 @@ from executor.materialize.relocation import Relocation
 from planner.descriptors import PlanEntry
 from planner.documents.data import entry_data
 
-MAGIC = b"gpgraph1"
+MAGIC = b"gpgraph2"
 MAX_HEADER = 1 << 26
 MAX_WORDS = 1 << 26
 """Most words of all graphs: 512 MiB, far more than any family takes."""
@@ -65,13 +65,17 @@ class SavedRegion:
 
 @frozen(kw_only=True)
 class SavedGraph:
-    """How many words, addresses and volatile words the block of a graph has, and how many bytes it takes."""
+    """How many words, addresses and volatile words the block of a graph has, and how many bytes it takes.
+
+    ``kernels`` are the numbers of those that it launches.
+    """
 
     num_words: int
     num_addresses: int
     num_volatile: int
     num_nodes: int
     num_bytes: int
+    kernels: Sequence[int] = ()
 
 
 @frozen(kw_only=True)
@@ -205,6 +209,8 @@ def unpacked(content: bytes) -> SavedCapture:
             raise DamagedError("the file of graphs ends before its graphs do")
         if any(not 0 <= count <= graph.num_words for count in (graph.num_addresses, graph.num_volatile)):
             raise DamagedError("a graph with more addresses than words")
+        if any(not 0 <= number < len(header.kernels) for number in graph.kernels):
+            raise DamagedError("a graph with a kernel that is not in the file")
     return SavedCapture(header, view, tuple(starts))
 
 

@@ -26,9 +26,10 @@ def rebuilt_lines(family: FamilyOutcome) -> Iterator[str]:
     if rebuilt.times is not None:
         times = rebuilt.times
         yield (
-            f"restoring took {1e3 * times.total:.0f} ms: kernels {1e3 * times.kernels:.0f}, addresses "
-            f"{1e3 * (times.waiting + times.patching):.0f}, building {1e3 * times.building:.0f}, "
-            f"instantiating {1e3 * times.instantiating:.0f}"
+            f"restoring took {1e3 * times.total:.0f} ms: memory {1e3 * times.memory:.0f}, kernels "
+            f"{1e3 * times.kernels:.0f}, waiting {1e3 * times.waiting:.0f} for what runs beside: addresses "
+            f"{1e3 * times.patching:.0f}, building {1e3 * times.building:.0f}, instantiating "
+            f"{1e3 * times.instantiating:.0f}"
         )
     if rebuilt.dropped:
         yield (

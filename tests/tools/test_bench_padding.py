@@ -14,6 +14,7 @@ import pytest
 from planner.traffic.histogram import HistogramRow, dump_histogram, histogram_of
 from planner.traffic.lines import SKIPPING
 from tests.planner.traffic.texts import AZURE, METRICS
+from tools.bench_padding import main
 
 PROJECT = Path(__file__).resolve().parents[2]
 TRAFFIC = PROJECT / "plans" / "traffic"
@@ -22,6 +23,17 @@ TRAFFIC = PROJECT / "plans" / "traffic"
 def bench(*args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "tools/bench_padding.py", *map(str, args)]
     return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def fault_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object
+) -> tuple[object, str]:
+    """Exit code and error of the tool, in this process; what else it raises fails the test."""
+    monkeypatch.chdir(PROJECT)
+    monkeypatch.setattr(sys, "argv", ["bench_padding.py", *map(str, args)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, capsys.readouterr().err
 
 
 def report_of(*args: object) -> dict[str, Any]:
@@ -123,11 +135,13 @@ def test_people_get_a_table(tmp_path: Path) -> None:
         (("README.md", "--chunk", "1.5"), "argument --chunk: '1.5' is not a whole number\n"),
     ],
 )
-def test_faults_are_told_without_a_traceback(args: tuple[str, ...], what: str) -> None:
-    done = bench(*args)
-    assert done.returncode == 2
-    assert what in done.stderr
-    assert "Traceback" not in done.stderr
+def test_faults_are_told_without_a_traceback(
+    args: tuple[str, ...], what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = fault_of(monkeypatch, capsys, *args)
+    assert code == 2
+    assert what in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize(
@@ -139,17 +153,23 @@ def test_faults_are_told_without_a_traceback(args: tuple[str, ...], what: str) -
     ],
     ids=["gzip", "utf-16", "malformed row"],
 )
-def test_what_is_advised_can_be_done(tmp_path: Path, content: bytes, what: str) -> None:
+def test_what_is_advised_can_be_done(
+    tmp_path: Path,
+    content: bytes,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     path = tmp_path / "trace"
     path.write_bytes(content)
-    done = bench(path)
-    assert done.returncode == 2
-    assert done.stderr.endswith(what)
+    code, told = fault_of(monkeypatch, capsys, path)
+    assert code == 2
+    assert told.endswith(what)
 
 
 def test_counts_without_decode_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "histogram.csv"
     path.write_text("num_tokens,count\n700,3\n")
-    done = bench(path)
+    done = bench(path)  # as a program of its own, for all faults
     assert done.returncode == 2
     assert "has no decode batches; sizes for decode are what is compared" in done.stderr

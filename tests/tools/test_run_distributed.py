@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from executor.distributed.layout import Layout
 from executor.errors import RanksError
+from tools.run_distributed import main
 
 PROJECT = Path(__file__).resolve().parents[2]
 TOOL = "tools/run_distributed.py"
@@ -39,12 +39,13 @@ def test_every_step_of_four_ranks_is_that_of_one_process() -> None:
     assert all(each["acceptance"] > 1 for each in reports)
 
 
-def test_without_torchrun_the_tool_says_how_it_is_started() -> None:
-    environ = {name: value for name, value in os.environ.items() if name != "RANK"}
-    command = [sys.executable, TOOL]
-    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, env=environ, check=False)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == "rank 0: not started by torchrun; see --help for how it is\n"
+def test_without_torchrun_the_tool_says_how_it_is_started(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(sys, "argv", [TOOL])
+    assert main() == 3
+    assert capsys.readouterr() == ("", "rank 0: not started by torchrun; see --help for how it is\n")
 
 
 def test_another_number_of_ranks_than_the_sizes_make_is_refused() -> None:

@@ -54,7 +54,7 @@ struct Graph {
 
 static char failing[64];
 static int calls_before, failing_with;
-static long num_graphs, num_executables;
+static _Atomic long num_graphs, num_executables; /* graphs are built on several threads */
 static struct { uint64_t start, size; } ranges[MAX_RANGES];
 static int num_ranges;
 static struct { void *stream, *graph; } captures[MAX_STREAMS];

@@ -17,7 +17,6 @@ from executor.materialize.recipes import (
     Bench,
     FromCall,
     FromEntry,
-    handles_from_calls,
     recipes_from_calls,
     recipes_from_entries,
 )
@@ -90,7 +89,6 @@ def test_a_call_that_cannot_be_made_gives_nothing_and_spoils_nothing(world: Make
 
 def test_no_calls_have_no_functions(world: Make) -> None:
     assert bench_of(world()).functions_of([]) == []
-    assert handles_from_calls([], bench_of(world())) == []
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +131,7 @@ def test_only_calls_that_bring_a_kernel_of_their_own_are_kept(world: Make) -> No
     kept, found = recipes_from_calls([relu, add, 0x1234], [FAILING, RELU, RELU_TOO, COPY, ADD], bench)
     assert kept == [RELU, ADD]
     assert found == {relu: FromCall(0, 0), add: FromCall(1, 0)}
-    assert handles_from_calls(kept, bench) == [[relu], [add]]
-
-
-def test_calls_that_cannot_be_made_together_are_an_error_in_another_process(
-    world: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spoil(monkeypatch)
-    with pytest.raises(CaptureError, match="cannot be made here"):
-        handles_from_calls([RELU, SPOILING], bench_of(world()))
+    assert bench.functions_of(kept) == [[relu], [add]]
 
 
 def test_a_driver_that_refuses_to_read_is_an_error_and_leaves_nothing(world: Make) -> None:

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from executor.materialize.regions import AddressMap, Region
-from executor.materialize.relocation import NotRestorableError, Places, Relocation, relocated
+from executor.materialize.relocation import (
+    ExchangedError,
+    NotRestorableError,
+    Places,
+    Relocation,
+    relocated,
+)
 from executor.materialize.words import KERNEL, MEMCPY
 from tests.executor.materialize.drawings import SOME
 
@@ -193,6 +199,24 @@ def test_another_tensor_at_the_second_recording_is_refused(other: int) -> None:
     assert refusal(graph(kernel(STATIC)), graph(kernel(other))) == (
         "node 0 (gemm) was given another tensor when it was recorded again"
     )
+
+
+def test_what_was_exchanged_only_once_of_several_times_is_a_gap() -> None:
+    first = graph(kernel(STATIC, POOL, 5))
+    with pytest.raises(ExchangedError) as error:
+        relocated(first, graph(kernel(STATIC + SIZE, TWIN, 5)), places(), NAMES)
+    assert error.value.words.nonzero().flatten().tolist() == [9]
+    found = relocated(first, graph(kernel(STATIC, STATIC, 5)), places(), NAMES, error.value.words)
+    assert (found.positions.tolist(), found.volatile.tolist()) == ([9], [10])
+
+
+def test_what_is_exchanged_every_time_is_refused() -> None:
+    first, second = graph(kernel(STATIC, POOL, 5)), graph(kernel(STATIC + SIZE, TWIN, 5))
+    suspects = None
+    for _ in range(3):
+        with pytest.raises(ExchangedError) as error:
+            relocated(first, second, places(), NAMES, suspects)
+        suspects = error.value.words
 
 
 def test_memory_of_the_allocator_that_moves_without_the_pool_is_refused() -> None:

@@ -47,15 +47,16 @@ def run() -> Run:
     return call
 
 
+def as_program(*args: object, **options: object) -> subprocess.CompletedProcess[bytes]:
+    """Calls a command as users do."""
+    command = [sys.executable, "-m", "planner.cli.main", *map(str, args)]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
 @pytest.fixture
 def program() -> Program:
     """Calls a command as users do."""
-
-    def call(*args: object, **options: object) -> subprocess.CompletedProcess[bytes]:
-        command = [sys.executable, "-m", "planner.cli.main", *map(str, args)]
-        return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
-
-    return call
+    return as_program
 
 
 @pytest.fixture

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from planner.compile import compile_plan
+from planner.documents.deployment import Deployment
+from planner.documents.plan import Plan
 from planner.engines.shared import engine_name
 from planner.errors import ExportError
 from planner.exporters.export import export
@@ -40,11 +43,18 @@ UNPINNABLE = {
 given, and loses the alignment of its own where ranks of attention share the chunk."""
 
 
+@cache
+def planned(source: Path) -> tuple[Deployment, Plan]:
+    """The deployment of a source and its plan, made once for all forms."""
+    deployment = import_case(source).deployment
+    return deployment, compile_plan(deployment)
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("source", ACCEPTED, ids=case_name)
 def test_a_source_goes_around(source: Path, form: str, tmp_path: Path) -> None:
-    name, original = case_name(source), import_case(source).deployment
-    plan = compile_plan(original)
+    name = case_name(source)
+    original, plan = planned(source)
     if form == ARGS and name in WITHOUT_FLAG:
         with pytest.raises(ExportError, match=f"tensorrt-llm has no flag for {WITHOUT_FLAG[name]}; take"):
             export(plan, engine_name(original), form)
@@ -64,8 +74,7 @@ def test_a_source_goes_around(source: Path, form: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ACCEPTED, ids=case_name)
 def test_a_source_goes_around_with_its_sizes_written_out(source: Path, tmp_path: Path) -> None:
-    original = import_case(source).deployment
-    plan = compile_plan(original)
+    original, plan = planned(source)
     if case_name(source) in UNPINNABLE:
         with pytest.raises(ExportError, match=UNPINNABLE[case_name(source)]):
             export(plan, engine_name(original), "config", pinned=True)
