@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -46,18 +47,18 @@ class BlockTables:
         """
         if len(block_ids) > self.max_num_reqs:
             raise InputError(f"{len(block_ids)} requests; the block tables hold {self.max_num_reqs}")
+        width = max(map(len, block_ids), default=0)
+        if width > self.max_blocks:
+            raise InputError(f"a request with {width} blocks; the block tables hold {self.max_blocks}")
         for row in block_ids:
-            if len(row) > self.max_blocks:
-                raise InputError(f"a request with {len(row)} blocks; the block tables hold {self.max_blocks}")
-            if any(not 0 <= block < self.config.num_blocks for block in row):
+            if row and not 0 <= min(row) <= max(row) < self.config.num_blocks:
                 raise InputError(
                     f"blocks {list(row)}; the cache has blocks 0 to {self.config.num_blocks - 1}"
                 )
-        width = max((len(row) for row in block_ids), default=0)
+        padded = chain.from_iterable((*row, *(NULL_BLOCK,) * (width - len(row))) for row in block_ids)
+        rows = torch.tensor(list(padded), dtype=torch.int32).view(len(block_ids), width)
         for table in self.block_tables:
-            if width:
-                rows = [[*row, *[NULL_BLOCK] * (width - len(row))] for row in block_ids]
-                table[: len(rows), :width].copy_(torch.tensor(rows, dtype=torch.int32))
+            table[: len(block_ids), :width].copy_(rows)
             table[: len(block_ids), width:].fill_(NULL_BLOCK)
             table[len(block_ids) :].fill_(NULL_BLOCK)
 

@@ -44,11 +44,11 @@ def test_what_was_built_is_handed_out_once(world: Make) -> None:
 
 def test_what_nobody_took_is_destroyed(world: Make) -> None:
     one = world()
-    before = one.fake.alive()
+    before = one.fake.alive
     with builder_of(one, EMPTY_GRAPH, EMPTY_GRAPH) as builder:
         builder.submit(0, ())
         builder.submit(1, ())
-    assert one.fake.alive() == before
+    assert one.fake.alive == before
 
 
 def test_what_was_not_submitted_is_refused(world: Make) -> None:
@@ -68,14 +68,14 @@ def test_a_graph_with_a_region_that_is_absent_is_refused_with_the_reason(world: 
 
 def test_damage_that_shows_on_the_thread_is_an_error_where_the_graph_is_taken(world: Make) -> None:
     one = world()
-    before = one.fake.alive()
+    before = one.fake.alive
     damaged = Relocation(torch.tensor([7, 0]), *[torch.empty(0, dtype=torch.int64)] * 3)
     with builder_of(one, damaged, damaged) as builder:
         builder.submit(0, ())
         builder.submit(1, ())
         with pytest.raises(CaptureError, match="damaged"):
             builder.take(0)
-    assert one.fake.alive() == before
+    assert one.fake.alive == before
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 1000])
