@@ -117,17 +117,18 @@ class _Pieces:
             self.steps.append(recording)
 
     def break_at(self, operation: Callable[..., None], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Keeps the call; it does not run now, as what it would read has not been computed."""
+        """Keeps the call; it does not run now, as what it would read has not been computed.
+
+        It knows where its tensors lie and does not keep their memory, so that later pieces may have it:
+        they run behind the call.
+        """
         self.end()
+        args, kwargs = self.backend.detached((args, kwargs), self.pool)
         self.steps.append(MarkedCall(operation, args, kwargs))
         self.begin()
 
     def replayable(self) -> tuple[Step, ...]:
-        """The steps; calls know where their tensors lie, and do not keep memory of the pool in use."""
-        calls = [step for step in self.steps if isinstance(step, MarkedCall)]
-        detached = self.backend.detached([(call.args, call.kwargs) for call in calls], self.pool)
-        for call, (args, kwargs) in zip(calls, detached, strict=True):
-            call.args, call.kwargs = args, kwargs
+        """What a replay runs."""
         return tuple(step if isinstance(step, MarkedCall) else step.launcher() for step in self.steps)
 
     def abort(self) -> None:

@@ -44,6 +44,7 @@ class CudaPool(GraphPool):
         self._anchor: torch.cuda.CUDAGraph | None = None
         self._recordings = 0
         self.reserved_bytes = 0
+        self._segments: tuple[int, tuple[Region, ...]] | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -67,7 +68,7 @@ class CudaPool(GraphPool):
         self._recordings -= 1
         if self._recordings == 0 and self._anchor is not None:
             self._anchor.reset()
-            self._anchor, self.reserved_bytes = None, 0
+            self._anchor, self.reserved_bytes, self._segments = None, 0, None
 
     def _record_one_node(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
@@ -79,8 +80,10 @@ class CudaPool(GraphPool):
         return graph
 
     def holds(self) -> Callable[[torch.Tensor], bool]:
-        """A test of whether a tensor lies in this pool, as the pool is now."""
-        own = segments(self.handle, "pool")
+        """A test of whether a tensor lies in this pool, as the pool is after the last recording."""
+        if self._segments is None or self._segments[0] != self.reserved_bytes:
+            self._segments = self.reserved_bytes, segments(self.handle, "pool")
+        own = self._segments[1]
         return lambda tensor: any(each.start <= tensor.data_ptr() < each.end for each in own)
 
 

@@ -26,8 +26,11 @@ PROLOGUE_SHARE = 0.3
 MAX_GATHERED_ELEMENTS = 1 << 27
 """Keys that the reference attention gathers at a time."""
 
-SCORE_BYTES = 12
-"""What the reference attention holds of each score: three copies in float32."""
+PLACE_BYTES = 4
+"""What the reference attention holds of the place of each key."""
+
+SEEN_BYTES = 5
+"""What it holds of whether a query sees a key, beside what is added to the score: a mark and a float32."""
 
 
 @frozen(kw_only=True)
@@ -149,15 +152,18 @@ def pool_bytes(request: FamilyRequest, constants: Calibration) -> float:
 
 
 def _gathered_bytes(entry: PlanEntry, shape: Shape, length: int) -> int:
-    """Keys, values and scores that the reference attention holds in a whole graph."""
+    """Keys and values that the reference attention copies in a whole graph, and who sees which of them."""
     if entry.mode is not CUDAGraphMode.FULL:
         return 0
     rows = entry.num_reqs if entry.uniform_token_count and entry.num_reqs else entry.num_tokens
     queries = entry.uniform_token_count or 1
+    length = -(-length // BLOCK_SIZE) * BLOCK_SIZE
     keys = shape.num_kv_heads * shape.head_size
+    heads = 1 if queries == 1 else shape.num_heads // shape.num_kv_heads
+    scores = rows * queries * length * (SEEN_BYTES + shape.element_bytes * heads)
+    places = rows * length * PLACE_BYTES
     rows = min(rows, max(MAX_GATHERED_ELEMENTS // (length * keys), 1))
-    scores = rows * queries * shape.num_heads * length * SCORE_BYTES
-    return 2 * rows * length * keys * shape.element_bytes + scores + 4 * rows * length * shape.num_kv_heads
+    return 2 * rows * length * keys * shape.element_bytes + scores + places
 
 
 def first_bytes(sizes: Iterable[int], constants: Calibration) -> float:
