@@ -280,8 +280,12 @@ class TargetRunner:
         The places of its tokens in the cache hold NaN, so that a forward which stores nothing shows.
         """
         _, state = self._stage_random(desc)
+        places: dict[int, torch.Tensor] = {}
         for name, slots in state.slot_mappings.items():
-            self.kv_cache.layers[name].poison(slots)
+            cache = self.kv_cache.layers[name]
+            if id(slots) not in places:
+                places[id(slots)] = cache.rows_of(slots)
+            cache.poison(places[id(slots)])
 
     def front_of(self, desc: BatchExecutionDescriptor) -> Hashable | None:
         """What batches that ``fill`` begins alike have in common, as ``verify_entries`` asks for."""

@@ -182,14 +182,16 @@ def _no_context(desc: BatchExecutionDescriptor) -> AbstractContextManager[None]:
 def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
     """Frobenius norm of the difference over that of ``expected``; 0 for two that are all zero.
 
-    Tensors of whole numbers are equal (0) or not (1). NaN in one and not in the other is infinite.
+    Tensors of whole numbers are equal (0) or not (1). NaN in one and not in the other is infinite, and so
+    is nothing but NaN in both, which proves nothing.
     """
     if expected.shape != found.shape:
         return float("inf")
     if not expected.dtype.is_floating_point:
         return 0.0 if torch.equal(expected, found) else 1.0
     expected, found = expected.double(), found.double()
-    if not torch.equal(expected.isnan(), found.isnan()):
+    unknown = expected.isnan()
+    if not torch.equal(unknown, found.isnan()) or (unknown.numel() and bool(unknown.all())):
         return float("inf")
     difference = torch.linalg.vector_norm((expected - found).nan_to_num())
     norm = torch.linalg.vector_norm(expected.nan_to_num())

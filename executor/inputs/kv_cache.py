@@ -114,12 +114,10 @@ class LayerKVCache:
         self._key_rows.index_copy_(0, rows, key.to(self._key_rows.dtype))
         self._value_rows.index_copy_(0, rows, value.to(self._value_rows.dtype))
 
-    def poison(self, slots: torch.Tensor) -> None:
-        """Makes what lies at ``slots`` NaN, where the type has it."""
-        if self._key_rows.is_floating_point():
-            rows = self.rows_of(slots)
-            self._key_rows.index_fill_(0, rows, float("nan"))
-            self._value_rows.index_fill_(0, rows, float("nan"))
+    def poison(self, rows: torch.Tensor) -> None:
+        """Makes what lies in ``rows`` NaN."""
+        self._key_rows.index_fill_(0, rows, float("nan"))
+        self._value_rows.index_fill_(0, rows, float("nan"))
 
     def read(self, slots: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values ``[batch, num_kv_heads, keys, head_size]`` at ``slots`` ``[batch, keys]``."""

@@ -107,14 +107,7 @@ class CudaDevice(GraphDevice):
     def claim(self, pool: GraphPool, sizes: Sequence[int]) -> tuple[Region, ...]:
         """Regions of these sizes: segments of ``pool`` that are free, and one new block for the rest."""
         own = _cuda(pool)
-        free = sorted(_free_segments(own.handle, self.stream), key=lambda each: each.num_bytes)
-        starts: dict[int, int] = {}
-        missing = []
-        for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-            if free and free[-1].num_bytes >= sizes[number]:
-                starts[number] = free.pop().start
-            else:
-                missing.append(number)
+        starts, missing = packed_into(sizes, _free_segments(own.handle, self.stream))
         if missing:
             at = self._new_block(own, sum(sizes[number] for number in missing))
             for number in missing:
@@ -139,6 +132,26 @@ class CudaDevice(GraphDevice):
     def graph_of(self, recording: Recording) -> int | None:
         """The handle of a graph that PyTorch recorded."""
         return recording.raw_graph() if isinstance(recording, CudaRecording) else None
+
+
+def packed_into(sizes: Sequence[int], free: Sequence[Region]) -> tuple[dict[int, int], list[int]]:
+    """Where regions of ``sizes`` go in ``free`` memory, the largest first, and which have no room there.
+
+    Sizes are those of segments, multiples of 2 MiB, so that regions behind each other begin as segments do.
+    """
+    starts: dict[int, int] = {}
+    missing = []
+    left = {segment.start: (segment.start, segment.end) for segment in free}
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        # Into the smallest gap that it fits, which leaves large ones to others.
+        gaps = [(end - at, first) for first, (at, end) in left.items() if end - at >= sizes[number]]
+        if not gaps:
+            missing.append(number)
+            continue
+        _, first = min(gaps)
+        at, end = left[first]
+        starts[number], left[first] = at, (at + sizes[number], end)
+    return starts, missing
 
 
 def _allocated(num_bytes: int, device: torch.device) -> int:
