@@ -38,6 +38,9 @@ class _Column:
     allow_skip_drafts: int
 
 
+_NUM_ROWS = len(fields_dict(_Column))
+
+
 def column(table: DispatchTable | V1DispatchTable, batch: Mapping[str, Any] | object) -> tuple[int, ...]:
     """What a rank tells the others about its batch: seven integers of the V2 runner, four of V1's.
 
@@ -145,7 +148,7 @@ def _refuse_other_than_table(function: str, table: object) -> None:
 
 
 def _as_columns(columns: Sequence[Sequence[int]], rank: int) -> list[_Column]:
-    refuse_foreign_columns(columns, rank, len(fields_dict(_Column)))
+    refuse_foreign_columns(columns, rank, _NUM_ROWS)
     return [_Column(*values) for values in columns]
 
 

@@ -35,6 +35,9 @@ class V1Column:
     strength: int
 
 
+_NUM_ROWS = len(fields_dict(V1Column))
+
+
 @frozen
 class Synchronised:
     """What all ranks derive from the columns: the same on every one of them."""
@@ -104,7 +107,7 @@ def decide(
 
 
 def _as_columns(columns: Sequence[Sequence[int]], rank: int) -> list[V1Column]:
-    refuse_foreign_columns(columns, rank, len(fields_dict(V1Column)))
+    refuse_foreign_columns(columns, rank, _NUM_ROWS)
     for index, values in enumerate(columns):
         if not 0 <= values[-1] <= CUDAGraphMode.FULL.strength:
             raise BatchError(f"column of rank {index}: {values[-1]} is no runtime mode; those are 0 to 2")

@@ -34,6 +34,9 @@ class LookupColumn:
     prefills: int
 
 
+_NUM_ROWS = len(fields_dict(LookupColumn))
+
+
 def column(table: LookupTable, batch: Mapping[str, Any] | object) -> tuple[int, ...]:
     """What a rank tells the others about its batch: six integers."""
     own = as_batch(batch)
@@ -59,7 +62,7 @@ def decide(
         BatchError: a column is of another runner, or ``rank`` has none.
     """
     own = as_batch(batch)
-    refuse_foreign_columns(columns, rank, len(fields_dict(LookupColumn)))
+    refuse_foreign_columns(columns, rank, _NUM_ROWS)
     ranks = [LookupColumn(*values) for values in columns]
     if len(ranks) == 1:
         return Agreement(_own_descriptor(table, own))

@@ -7,7 +7,9 @@ what the vendor's driver reports in GiB, rounded down; only the thresholds 70 an
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
 
 from attrs import frozen
 
@@ -102,13 +104,20 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.upper()).removeprefix("NVIDIA").removeprefix("GEFORCE")
 
 
+@cache
+def _names() -> Mapping[str, str]:
+    """The names of the known devices by what is left of them."""
+    return {_bare(known): known for known in KNOWN_DEVICES}
+
+
 def _known(name: str | None) -> Device | None:
-    return {_bare(known): device for known, device in KNOWN_DEVICES.items()}.get(_bare(name or ""))
+    known = _names().get(_bare(name or ""))
+    return None if known is None else KNOWN_DEVICES[known]
 
 
 def _hint(name: str) -> str:
     """The known device that is likely meant, such as H100 by "H100 SXM"."""
-    bare, names = _bare(name), {_bare(known): known for known in KNOWN_DEVICES}
+    bare, names = _bare(name), _names()
     starts = sorted((known for known in names if bare.startswith(known)), key=len)
     near = starts[-1:] or get_close_matches(bare, names, n=1, cutoff=0.8)
     return f"did you mean {names[near[0]]}? " if near else ""

@@ -48,6 +48,11 @@ class EntryRequest:
         return self.max_num_seqs * self.decode_query_len
 
     @property
+    def has_decode_graphs(self) -> bool:
+        """Whether uniform decode batches have graphs of their own."""
+        return self.mode.separate_routine() and self.mode.decode_mode() is CUDAGraphMode.FULL
+
+    @property
     def with_lora(self) -> bool:
         """Whether the family serves LoRA adapters at all."""
         return self.lora_cases != (0,)
@@ -81,16 +86,20 @@ def family_entries(request: EntryRequest) -> tuple[PlanEntry, ...]:
         return ()
     if len(request.sizes) * len(request.query_lens) > MAX_DECODE_SHAPES:
         raise too_many_graphs(request.factors)
+    mixed, has_decode, with_lora = request.mode.mixed_mode(), request.has_decode_graphs, request.with_lora
     found: list[PlanEntry] = []
     seen: set[_Shape] = set()
     for num_tokens in request.sizes:
         # Sizes that round to one decode shape share its graph; the first of them places it.
-        decode = [shape for shape in _decode_shapes(request, num_tokens) if shape not in seen]
-        seen.update(decode)
-        shapes = (*decode, *_mixed_shape(request, num_tokens))
+        tried = _decode_shapes(request, num_tokens) if has_decode else ()
+        shapes = [shape for shape in tried if shape not in seen]
+        seen.update(shapes)
+        if mixed is not CUDAGraphMode.NONE:
+            num_reqs = min(num_tokens, request.max_num_seqs) if mixed is CUDAGraphMode.FULL else None
+            shapes.append((mixed, num_tokens, num_reqs, None, None))
         for case in request.lora_cases:
             for shape in shapes:
-                entry = PlanEntry(*shape, case, with_lora=request.with_lora)
+                entry = PlanEntry(*shape, case, with_lora=with_lora)
                 found.append(entry)
                 twin = None if request.varlen_decode else microbatch_twin(entry, request.microbatching)
                 if twin is not None:
@@ -114,28 +123,14 @@ _Shape = tuple[CUDAGraphMode, int, int | None, int | None, int | None]
 
 def _decode_shapes(request: EntryRequest, num_tokens: int) -> Iterator[_Shape]:
     """FULL graphs for decode batches that the size ``num_tokens`` stands for."""
-    if not request.mode.separate_routine() or request.mode.decode_mode() is not CUDAGraphMode.FULL:
-        return
     if request.varlen_decode:
         if num_tokens <= request.max_decode_tokens:
             num_reqs = min(num_tokens, request.max_num_seqs)
             yield CUDAGraphMode.FULL, num_tokens, num_reqs, None, request.decode_query_len
         return
+    most_tokens = min(request.max_decode_tokens, request.sizes[-1])
     for query_len in request.query_lens:
         num_reqs = -(-num_tokens // query_len)
         rounded = num_reqs * query_len
-        if (
-            rounded <= request.max_decode_tokens
-            and rounded <= request.sizes[-1]
-            and num_reqs <= request.max_num_seqs
-        ):
+        if rounded <= most_tokens and num_reqs <= request.max_num_seqs:
             yield CUDAGraphMode.FULL, rounded, num_reqs, query_len, None
-
-
-def _mixed_shape(request: EntryRequest, num_tokens: int) -> tuple[_Shape, ...]:
-    """The graph for mixed batches of the size ``num_tokens``, if the mode has one."""
-    mode = request.mode.mixed_mode()
-    if mode is CUDAGraphMode.NONE:
-        return ()
-    num_reqs = min(num_tokens, request.max_num_seqs) if mode is CUDAGraphMode.FULL else None
-    return ((mode, num_tokens, num_reqs, None, None),)
