@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from operator import itemgetter
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 
 from executor.capture_loop import CreateForward
 from executor.dispatching import graph_key
@@ -69,39 +68,29 @@ def verify_entries(
     """
     chosen = manager.captured_entries if entries is None else frozenset(entries)
     checked = [entry for entry in manager.captured_entries if entry in chosen]
-    check = _Check(
-        manager=manager,
-        create=create_forward_fn,
-        fill=fill or _nothing,
-        context=context or _no_context,
-        eager_pieces=eager_pieces,
-        poison=poison,
-        front=front or _of_its_own,
-        largest=_largest(checked, front or _of_its_own),
-    )
-    found = {entry: check.verdict(entry) for entry in _alike_together(checked, check.front)}
+    check = _Check(manager, create_forward_fn, fill or _nothing, context or _no_context, eager_pieces, poison)
+    found: dict[PlanEntry, Verdict] = {}
+    with torch.no_grad():
+        for group in _alike(checked, front):
+            found |= check.verdicts(group)
     return tuple(found[entry] for entry in checked)
 
 
-def _alike_together(entries: Collection[PlanEntry], front: Front) -> list[PlanEntry]:
-    """Entries of one name without others between them, whose batches write to other places of a cache."""
-    names = [front(entry.execution_descriptor) for entry in entries]
-    return [
-        entry for _, entry in sorted(zip(map(names.index, names), entries, strict=True), key=itemgetter(0))
-    ]
+def _alike(entries: Collection[PlanEntry], front: Front | None) -> Collection[list[PlanEntry]]:
+    """Whole-graph entries whose batches begin alike together, every other entry alone.
+
+    Between those of one name nothing else writes to the cache that their batches read.
+    """
+    groups: dict[Hashable, list[PlanEntry]] = {}
+    for entry in entries:
+        name = None
+        if front is not None and entry.mode is CUDAGraphMode.FULL:
+            name = front(entry.execution_descriptor)
+        groups.setdefault(entry if name is None else (name,), []).append(entry)
+    return groups.values()
 
 
-def _largest(entries: Collection[PlanEntry], front: Front) -> Mapping[Hashable, BatchExecutionDescriptor]:
-    """The largest batch of each name."""
-    found: dict[Hashable, BatchExecutionDescriptor] = {}
-    for desc in (entry.execution_descriptor for entry in entries):
-        name = front(desc)
-        if name is not None and (name not in found or desc.num_tokens > found[name].num_tokens):
-            found[name] = desc
-    return found
-
-
-@frozen(kw_only=True)
+@frozen
 class _Check:
     manager: CudaGraphManager
     create: CreateForward
@@ -109,32 +98,21 @@ class _Check:
     context: Context
     eager_pieces: Callable[[BatchExecutionDescriptor], Any] | None
     poison: bool
-    front: Front
-    largest: Mapping[Hashable, BatchExecutionDescriptor]
-    eager_by_name: dict[Hashable, list[torch.Tensor]] = field(factory=dict, init=False)
 
-    def verdict(self, entry: PlanEntry) -> Verdict:
+    def verdicts(self, group: list[PlanEntry]) -> dict[PlanEntry, Verdict]:
+        """Verdicts on entries whose batches begin alike."""
+        largest = max(group, key=lambda entry: entry.num_tokens)
+        shared = self._eager_outputs(largest)
+        found = {entry: self._compared(entry, _front_of(shared, entry, largest)) for entry in group}
+        differing = [entry for entry in group if entry != largest and not found[entry].ok]
+        return found | {entry: self._compared(entry, self._eager_outputs(entry)) for entry in differing}
+
+    def _eager_outputs(self, entry: PlanEntry) -> list[torch.Tensor]:
         desc = entry.execution_descriptor
-        with torch.no_grad():
-            shared = self._shared(desc)
-            if shared is not None:
-                found = self._compared(entry, shared)
-                if found.ok:
-                    return found
-            return self._compared(entry, self._outputs(self._eager(desc), desc))
-
-    def _shared(self, desc: BatchExecutionDescriptor) -> list[torch.Tensor] | None:
-        """What the largest batch that begins like ``desc`` gives eagerly."""
-        name = None if desc.cg_mode is CUDAGraphMode.PIECEWISE else self.front(desc)
-        if name is None:
-            return None
-        if name not in self.eager_by_name:
-            largest = self.largest[name]
-            self.eager_by_name[name] = self._outputs(self._eager(largest), largest)
-        return self.eager_by_name[name]
+        return self._outputs(self._eager(desc), desc)
 
     def _compared(self, entry: PlanEntry, eager: list[torch.Tensor]) -> Verdict:
-        """Two replays against ``eager``, whose tensors may have further rows."""
+        """Two replays against what ``eager`` holds."""
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         if self.poison:
@@ -143,9 +121,8 @@ class _Check:
         with self.context(desc) if marked else nullcontext():
             first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
             second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-        pairs = [(_front_of(one, other), other) for one, other in zip(eager, first, strict=True)]
-        errors = [relative_error(*pair) for pair in pairs]
-        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in first]
+        errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
+        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
         repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
         within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
         return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
@@ -162,13 +139,12 @@ class _Check:
         return list(tensors_of(map_tensors(torch.clone, run())))
 
 
-def _front_of(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """As many rows of ``tensor`` as ``other`` has."""
-    return tensor[: len(other)] if other.dim() and tensor.dim() else tensor
-
-
-def _of_its_own(desc: BatchExecutionDescriptor) -> None:
-    """Every batch is compared with an eager forward of itself."""
+def _front_of(outputs: list[torch.Tensor], entry: PlanEntry, largest: PlanEntry) -> list[torch.Tensor]:
+    """The rows of ``entry`` in the outputs of ``largest``, be they a token's or a request's."""
+    return [
+        tensor[: len(tensor) * entry.num_tokens // largest.num_tokens] if tensor.dim() else tensor
+        for tensor in outputs
+    ]
 
 
 def _nothing(desc: BatchExecutionDescriptor) -> None:

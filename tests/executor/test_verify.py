@@ -110,6 +110,22 @@ def test_a_model_whose_rows_depend_on_each_other_is_compared_batch_by_batch() ->
     assert eager == [4, 2, 1]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_replay_with_fewer_rows_than_eager_is_found(shared: bool) -> None:
+    proof = Proof()
+    manager = proof.runner.manager
+    assert manager is not None
+    run = manager.run_fullgraph
+
+    def shorter(key: Any) -> Any:
+        hidden, aux = run(key)
+        return (hidden[:1], aux)
+
+    with mock.patch.object(manager, "run_fullgraph", shorter):
+        verdicts = proof.verdicts(front=proof.runner.front_of if shared else None)
+    assert sizes(verdicts, ok=True) == [1]
+
+
 def test_verdicts_come_in_the_order_of_capture_and_only_on_what_was_asked_for() -> None:
     proof = Proof()
     asked = [entry for entry in SMALL.entries("target") if entry.mode is CUDAGraphMode.FULL][::-2]
