@@ -6,9 +6,9 @@ operation is part of. So a graph holds for every batch within ``max_query_len`` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from attrs import define, frozen
@@ -19,6 +19,8 @@ from executor.context import ForwardContext, get_forward_context
 from executor.errors import ContextError, InputError
 from executor.inputs.buffers import InputBuffers
 from executor.inputs.kv_cache import KVCacheConfig, LayerKVCache
+
+T = TypeVar("T")
 
 MAX_GATHERED_ELEMENTS = 1 << 27
 """Keys gathered at a time; longer batches take turns."""
@@ -175,18 +177,22 @@ def paged_attention(
         raise ContextError(
             f"layer {layer_name}: {len(slots)} slots for {len(key)} tokens; give each its slot"
         )
-    known = context.additional_kwargs.setdefault("paged_attention", {})
-    places = id(slots), cache.zero_slot
-    if places not in known:
-        known[places] = cache.rows_of(slots)
-    cache.store(key, value, known[places])
+    places = _once(context, (id(slots), cache.zero_slot), lambda: cache.rows_of(slots))
+    cache.store(key, value, places)
     rows = metadata.num_tokens
     if rows:
-        pattern = (id(metadata), cache.zero_slot, query.shape[1], cache.num_kv_heads, query.dtype)
-        if pattern not in known:
-            known[pattern] = _make_pattern(metadata, cache, query)
-        _attend(query[:rows], cache, known[pattern], output[:rows])
+        shape = (id(metadata), cache.zero_slot, query.shape[1], cache.num_kv_heads, query.dtype)
+        pattern = _once(context, shape, lambda: _make_pattern(metadata, cache, query))
+        _attend(query[:rows], cache, pattern, output[:rows])
     output[rows:].zero_()
+
+
+def _once(context: ForwardContext, key: Hashable, make: Callable[[], T]) -> T:
+    """What ``make`` gives the first layer of a forward that asks; a context serves one forward only."""
+    known: dict[Hashable, T] = context.additional_kwargs.setdefault("paged_attention", {})
+    if key not in known:
+        known[key] = make()
+    return known[key]
 
 
 def _of_layer(
@@ -222,19 +228,26 @@ class _Part:
 
 
 @frozen(eq=False)
+class _Order:
+    """``gather`` brings tokens into the order of a pattern, ``back`` returns those that ``is_real`` marks."""
+
+    gather: torch.Tensor
+    back: torch.Tensor
+    is_real: torch.Tensor
+
+
+@frozen(eq=False)
 class _Pattern:
     """Who attends to what in one step, the same for all layers of one shape.
 
     Queries stand in ``batch`` rows of ``length``; the queries of a row see keys of the same request.
-    ``gather`` brings the step's tokens into that order and ``back`` returns them, for ``is_real`` tokens.
+    Without ``order``, the step's tokens stand like that already.
     """
 
     batch: int
     length: int
     parts: tuple[_Part, ...]
-    gather: torch.Tensor | None = None
-    back: torch.Tensor | None = None
-    is_real: torch.Tensor | None = None
+    order: _Order | None = None
 
 
 def _make_pattern(metadata: AttentionMetadata, cache: LayerKVCache, query: torch.Tensor) -> _Pattern:
@@ -258,10 +271,12 @@ def _make_pattern(metadata: AttentionMetadata, cache: LayerKVCache, query: torch
         reqs,
         longest,
         parts(metadata.block_table, _limits(metadata, lengths)),
-        gather=(starts[:-1, None] + step).clamp_(max=rows - 1).flatten(),
-        # A row without a request may lie beyond the last padded row.
-        back=(owner * longest + offset).clamp_(max=reqs * longest - 1),
-        is_real=is_real[:, None, None],
+        _Order(
+            gather=(starts[:-1, None] + step).clamp_(max=rows - 1).flatten(),
+            # A row without a request may lie beyond the last padded row.
+            back=(owner * longest + offset).clamp_(max=reqs * longest - 1),
+            is_real=is_real[:, None, None],
+        ),
     )
 
 
@@ -300,17 +315,14 @@ def _parts(
 
 def _attend(query: torch.Tensor, cache: LayerKVCache, pattern: _Pattern, output: torch.Tensor) -> None:
     """Attention of all query rows into ``output``, ``[rows, heads, head_size]`` both."""
-    shape = (pattern.batch, pattern.length, cache.num_kv_heads, -1, query.shape[2])
-    if pattern.gather is None or pattern.back is None or pattern.is_real is None:
-        placed, attended = query, output
-    else:
-        placed = query.index_select(0, pattern.gather)
-        attended = torch.empty_like(placed)
+    shape, order = (pattern.batch, pattern.length, cache.num_kv_heads, -1, query.shape[2]), pattern.order
+    placed = query if order is None else query.index_select(0, order.gather)
+    attended = output if order is None else torch.empty_like(placed)
     for part in pattern.parts:
         found = _attend_part(placed.view(shape)[part.rows], part, cache)
         attended.view(shape)[part.rows].copy_(found)
-    if pattern.back is not None and pattern.is_real is not None:
-        output.copy_(torch.where(pattern.is_real, attended.index_select(0, pattern.back), 0))
+    if order is not None:
+        output.copy_(torch.where(order.is_real, attended.index_select(0, order.back), 0))
 
 
 def _attend_part(query: torch.Tensor, part: _Part, cache: LayerKVCache) -> torch.Tensor:

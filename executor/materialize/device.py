@@ -141,16 +141,15 @@ def packed_into(sizes: Sequence[int], free: Sequence[Region]) -> tuple[dict[int,
     """
     starts: dict[int, int] = {}
     missing = []
-    left = {segment.start: (segment.start, segment.end) for segment in free}
+    gaps = [[segment.start, segment.end] for segment in free]
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
-        # Into the smallest gap that it fits, which leaves large ones to others.
-        gaps = [(end - at, first) for first, (at, end) in left.items() if end - at >= sizes[number]]
-        if not gaps:
+        wide = [gap for gap in gaps if gap[1] - gap[0] >= sizes[number]]
+        if not wide:
             missing.append(number)
             continue
-        _, first = min(gaps)
-        at, end = left[first]
-        starts[number], left[first] = at, (at + sizes[number], end)
+        narrowest = min(wide, key=lambda gap: gap[1] - gap[0])  # which leaves the others to larger ones
+        starts[number] = narrowest[0]
+        narrowest[0] += sizes[number]
     return starts, missing
 
 

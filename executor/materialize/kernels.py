@@ -25,6 +25,8 @@ from planner.documents.data import entry_data
 NO_HANDLE = 0
 """Stands for a kernel that was not found; no graph is built with it."""
 
+_NO_CALL = -1
+
 CALLS_AT_ONCE = 16
 """Calls that are made between two pauses, at which graphs whose kernels are all known may be built."""
 
@@ -58,15 +60,16 @@ class KernelSearch:
         by_chunk: dict[int, list[int]] = {}
         calls = calls_from_json(list(self.header.calls))
         for number, kernel in enumerate(self.header.kernels):
-            made = kernel.call is not None and 0 <= kernel.call.call < len(calls)
-            chunk = kernel.call.call // CALLS_AT_ONCE if made and kernel.call is not None else -1
+            call = _NO_CALL if kernel.call is None else kernel.call.call
+            chunk = call // CALLS_AT_ONCE if 0 <= call < len(calls) else _NO_CALL
             by_chunk.setdefault(chunk, []).append(number)
         bench = Bench(device=self.device, pool=self.pool, address=self.address)
         for chunk, kernels in sorted(by_chunk.items()):
-            start = max(chunk, 0) * CALLS_AT_ONCE
-            made_now = calls[start : start + CALLS_AT_ONCE] if chunk >= 0 else ()
-            with suppress(CaptureError):  # what is not found is missing
-                self._by_call.update(enumerate(bench.functions_of_each(made_now), start))
+            start = chunk * CALLS_AT_ONCE
+            if chunk != _NO_CALL:
+                with suppress(CaptureError):  # what is not found is missing
+                    functions = bench.functions_of_each(calls[start : start + CALLS_AT_ONCE])
+                    self._by_call.update(enumerate(functions, start))
             for number in kernels:
                 self._look_at(number)
             yield kernels

@@ -7,6 +7,7 @@ where it lies nowhere. Anything else speaks against rebuilding the graph elsewhe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from attrs import frozen
@@ -103,9 +104,8 @@ def relocated(
     exchanged = payload & ~same & ~moved & (one >= 0) & (other >= 0)
     if suspects is not None and len(suspects) == len(exchanged):
         exchanged &= suspects
-    if bool(exchanged.any()):
-        owner = _owner(int(exchanged.nonzero()[0]), nodes, names)
-        raise ExchangedError(f"{owner} was given another tensor when it was recorded again", exchanged)
+    why = "was given another tensor when it was recorded again"
+    _refuse(exchanged, nodes, names, why, partial(ExchangedError, words=exchanged))
     pointers = payload & ((same & in_static) | (~same & moved))
     foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
     _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)
@@ -134,11 +134,17 @@ def _refuse_foreign(
             _refuse(suspects & (words == value), nodes, names, why)
 
 
-def _refuse(mask: torch.Tensor, nodes: list[NodeWords], names: Sequence[str], why: str) -> None:
+def _refuse(
+    mask: torch.Tensor,
+    nodes: list[NodeWords],
+    names: Sequence[str],
+    why: str,
+    error: Callable[[str], NotRestorableError] = NotRestorableError,
+) -> None:
     """Refuses if any word is marked, in the name of the node that it belongs to."""
     marked = mask.nonzero()
     if len(marked):
-        raise NotRestorableError(f"{_owner(int(marked[0]), nodes, names)} {why}")
+        raise error(f"{_owner(int(marked[0]), nodes, names)} {why}")
 
 
 def _owner(position: int, nodes: list[NodeWords], names: Sequence[str]) -> str:

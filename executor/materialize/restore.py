@@ -159,7 +159,7 @@ class Restorer:
         graphs = self.saved.header.graphs
         numbers = [step for row in rows for step in row.steps if isinstance(step, int)]
         lacking = {number: set(graphs[number].kernels) for number in numbers if 0 <= number < len(graphs)}
-        for known in chain([()], search.steps()):
+        for known in chain([()], search.steps()):  # graphs without a kernel need no search
             functions = tuple(search.functions)
             for number, kernels in tuple(lacking.items()):
                 kernels.difference_update(each for each in known if each not in search.missing)

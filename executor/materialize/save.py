@@ -96,11 +96,12 @@ class _Save:
                 recorded = [(entry, self._again(entry, twin)) for entry in entries]
                 places = self._places(twin)
                 saved = [self._entry(number, *pair, places, twin) for number, pair in enumerate(recorded)]
-                calls, kernels = self._kernels(places)
+                functions = {key: _functions(graph.words) for key, graph in self.graphs.items()}
+                calls, kernels = self._kernels(places, functions)
         finally:
             for graphs in self.twins:
                 graphs.release()
-        return self._file(about, places, calls, kernels, saved)
+        return self._file(about, places, calls, kernels, functions, saved)
 
     # Recording
 
@@ -213,8 +214,9 @@ class _Save:
 
     # Kernels
 
-    def _kernels(self, places: Places) -> tuple[list[AtenCall], dict[int, SavedKernel]]:
-        functions = {key: _functions(graph.words) for key, graph in self.graphs.items()}
+    def _kernels(
+        self, places: Places, functions: Mapping[tuple[int, int], Sequence[int | None]]
+    ) -> tuple[list[AtenCall], dict[int, SavedKernel]]:
         used = sorted({each for row in functions.values() for each in row if each is not None})
         handles = {self.device.driver.functions[number]: number for number in used}
         regions = places.first.regions
@@ -243,6 +245,7 @@ class _Save:
         places: Places,
         calls: Sequence[AtenCall],
         kernels: Mapping[int, SavedKernel],
+        functions: Mapping[tuple[int, int], Sequence[int | None]],
         saved: Sequence[SavedEntry],
     ) -> Saving:
         numbers = {function: number for number, function in enumerate(kernels)}
@@ -262,7 +265,7 @@ class _Save:
                     num_volatile=len(graph.volatile),
                     num_nodes=int(graph.words[0]),
                     num_bytes=len(block),
-                    kernels=sorted({each for each in _functions(graph.words) if each is not None}),
+                    kernels=sorted({numbers[each] for each in functions[key] if each is not None}),
                 )
             )
         place = {key: number for number, key in enumerate(order)}

@@ -75,7 +75,7 @@ class SavedGraph:
     num_volatile: int
     num_nodes: int
     num_bytes: int
-    kernels: Sequence[int] = ()
+    kernels: Sequence[int]
 
 
 @frozen(kw_only=True)

@@ -21,7 +21,7 @@ from planner.verify.problems import MixedGroup, Problems, problems_of
 from planner.verify.size_lists import SizeList
 from planner.verify.sizing import suggested_budget, suggested_lists, suggested_maximum
 from planner.verify.survey import Survey
-from planner.verify.trial import Settings, Trial, trial_of
+from planner.verify.trial import Settings, tried
 from planner.verify.wording import SHOWN_RANGES, joined, spans_of
 
 NO_LORA_GRAPHS = "cudagraph_specialize_lora: true"
@@ -77,13 +77,13 @@ def fixes_of(problems: Problems, settings: Settings | None) -> Fixes:
         return Fixes(", ".join(needed) or None)
     if MIXED_GRAPHS in needed:
         settings = evolve(settings, mode=CUDAGraphMode.FULL_AND_PIECEWISE)
-    trial = trial_of(problems.surveys)
-    before = trial(settings)
+    surveys = problems.surveys
+    before = tried(surveys, settings)
     start = problems if before is None else problems_of(before, settings.sizes)
     planned = None if before is None else frozenset(_lengths_with_holes(start))
     if before is not None and not start.any:
         return Fixes(", ".join(needed) or None, planned=planned, by_settings=True)
-    setting, left = _best(start, settings, trial)
+    setting, left = _best(problems, start, settings)
     parts = ", ".join(part for part in (*needed, setting) if part)
     return Fixes(parts or None, left, planned, by_settings=True)
 
@@ -101,11 +101,11 @@ def _lengths_with_holes(problems: Problems) -> Iterator[tuple[str, int]]:
     return ((survey.family, group.query_len) for survey, group in problems.decode)
 
 
-def _best(start: Problems, settings: Settings, trial: Trial) -> tuple[str | None, frozenset[str]]:
+def _best(problems: Problems, start: Problems, settings: Settings) -> tuple[str | None, frozenset[str]]:
     """The setting that leaves the fewest holes, then the fewest other findings; and which it leaves."""
     best: tuple[tuple[int, int], str, frozenset[str]] | None = None
     for setting, request in _candidates(start, settings.sizes):
-        after = trial(evolve(settings, sizes=request))
+        after = tried(problems.surveys, evolve(settings, sizes=request))
         if after is None:
             continue
         found = problems_of(after, request)

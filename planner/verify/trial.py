@@ -6,12 +6,11 @@ entries of one LoRA case are those of the others, and microbatches follow the wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from planner.descriptors import MAX_GRAPH_TOKENS, PlanEntry
+from planner.descriptors import MAX_GRAPH_TOKENS
 from planner.documents.plan import TARGET, Plan, ResolvedFamily
 from planner.engines.shared import lookup_runner
 from planner.errors import PlanError
@@ -22,7 +21,7 @@ from planner.rules.entries_v1 import v1_family_entries
 from planner.rules.rounding import rounded_to_query_len
 from planner.rules.schedule import Tier
 from planner.rules.settings import dropped_schedule
-from planner.rules.sizes import SizeRequest, capture_sizes, size_request
+from planner.rules.sizes import CaptureSizes, SizeRequest, capture_sizes, size_request
 from planner.verify.coverage import TooManyRangesError, cover
 from planner.verify.domain import batch_classes, domain_of, scheduled_tiers
 from planner.verify.ladders import rules_of
@@ -71,107 +70,61 @@ def _tiers_of_sizes(plan: Plan, resolved: ResolvedFamily) -> tuple[Tier, ...]:
     return domain_of(plan, TARGET).tiers
 
 
-@frozen
-class _InForce:
-    """What the entries of all families follow from, as the engine takes the settings."""
+def tried(surveys: Sequence[Survey], settings: Settings) -> tuple[Survey, ...] | None:
+    """The surveys of a plan's families under other settings.
 
-    mode: CUDAGraphMode
-    sizes: tuple[int, ...]
-    maximum: int
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
-Trial = Callable[[Settings], tuple[Survey, ...] | None]
-"""Tells the surveys of a plan's families under other settings.
-
-``None`` where the engine refuses them, or where they ask for more graphs than are tried out."""
-
-
-def trial_of(surveys: Sequence[Survey]) -> Trial:
-    """The trial of a plan's families. It keeps its last answer: settings in a row often come to the same."""
-    runner = surveys[0].plan.resolved[TARGET].runner
-    entries_of = lru_cache(maxsize=2)(_entries)  # The target and its drafts often have the same.
-
-    @lru_cache(maxsize=1)
-    def answer(step: _InForce) -> tuple[Survey, ...] | None:
-        return _tried(surveys, step, entries_of)
-
-    def trial(settings: Settings) -> tuple[Survey, ...] | None:
-        step = _in_force(settings, runner)
-        return None if step is None else answer(step)
-
-    return trial
-
-
-def _in_force(settings: Settings, runner: Runner) -> _InForce | None:
-    """What ``runner`` makes of ``settings``, ``None`` if the engine refuses them."""
-    request = settings.sizes
-    try:
-        sizes = capture_sizes(request)
-        if runner is Runner.V1 and settings.mode.decode_mode() is CUDAGraphMode.FULL:
-            sizes = rounded_to_query_len(sizes, request.query_len)
-    except PlanError:
-        return None
-    return _InForce(
-        settings.mode, sizes.sizes, sizes.maximum, request.max_num_seqs, request.max_num_batched_tokens
-    )
-
-
-def _entries(runner: Runner, wanted: EntryRequest) -> tuple[PlanEntry, ...]:
-    return (v1_family_entries if runner is Runner.V1 else family_entries)(wanted)
-
-
-def _tried(
-    surveys: Sequence[Survey],
-    step: _InForce,
-    entries_of: Callable[[Runner, EntryRequest], tuple[PlanEntry, ...]],
-) -> tuple[Survey, ...] | None:
-    if step.maximum > MAX_GRAPH_TOKENS:
+    ``None`` where the engine refuses them, or where they ask for more graphs than are tried out.
+    """
+    sizes = _sizes_in_force(settings, surveys[0].plan.resolved[TARGET].runner)
+    if sizes is None or sizes.maximum > MAX_GRAPH_TOKENS:
         return None
     found = []
     for survey in surveys:
         if survey.resolved is None or survey.family == ENCODER:
             continue
-        if len(step.sizes) * max(len(survey.resolved.uniform_query_lens), 1) > TRIED_SHAPES:
+        if len(sizes.sizes) * max(len(survey.resolved.uniform_query_lens), 1) > TRIED_SHAPES:
             return None
-        resolved = _resolved(survey, survey.resolved, step)
-        entries = entries_of(resolved.runner, _entry_request(survey, resolved, step))
         try:
-            found.append(_survey_with(survey, resolved, entries))
+            found.append(_tried_family(survey, survey.resolved, settings, sizes))
         except TooManyRangesError:
             return None
     return tuple(found)
 
 
-def _resolved(survey: Survey, before: ResolvedFamily, step: _InForce) -> ResolvedFamily:
-    budget = step.max_num_batched_tokens
-    return evolve(
+def _sizes_in_force(settings: Settings, runner: Runner) -> CaptureSizes | None:
+    """The capture sizes as ``runner`` takes them, ``None`` if the engine refuses the settings."""
+    try:
+        sizes = capture_sizes(settings.sizes)
+        if runner is Runner.V1 and settings.mode.decode_mode() is CUDAGraphMode.FULL:
+            return rounded_to_query_len(sizes, settings.sizes.query_len)
+    except PlanError:
+        return None
+    return sizes
+
+
+def _tried_family(survey: Survey, before: ResolvedFamily, settings: Settings, sizes: CaptureSizes) -> Survey:
+    """``survey`` with the entries that follow from ``sizes``."""
+    budget = settings.sizes.max_num_batched_tokens
+    resolved = evolve(
         before,
-        cudagraph_mode=step.mode if survey.family == TARGET else before.cudagraph_mode,
-        cudagraph_capture_sizes=step.sizes,
-        max_cudagraph_capture_size=step.maximum,
+        cudagraph_mode=settings.mode if survey.family == TARGET else before.cudagraph_mode,
+        cudagraph_capture_sizes=sizes.sizes,
+        max_cudagraph_capture_size=sizes.maximum,
         max_num_batched_tokens=budget,
         # A block draft lets fewer requests run where the budget is small.
         max_num_active_seqs=before.max_num_active_seqs if budget == before.max_num_batched_tokens else None,
         lora_cases=(0,),
         microbatching=None,
     )
-
-
-def _entry_request(survey: Survey, resolved: ResolvedFamily, step: _InForce) -> EntryRequest:
-    return EntryRequest(
+    wanted = EntryRequest(
         mode=resolved.cudagraph_mode,
-        sizes=step.sizes,
-        max_num_seqs=step.max_num_seqs,
+        sizes=sizes.sizes,
+        max_num_seqs=settings.sizes.max_num_seqs,
         decode_query_len=resolved.decode_query_len or 1,
         query_lens=resolved.uniform_query_lens,
         varlen_decode=survey.family == TARGET and survey.plan.deployment.verifies_adaptively,
     )
-
-
-def _survey_with(survey: Survey, resolved: ResolvedFamily, entries: tuple[PlanEntry, ...]) -> Survey:
-    """``survey`` as it is with ``entries``."""
+    entries = (v1_family_entries if resolved.runner is Runner.V1 else family_entries)(wanted)
     plan = evolve(
         survey.plan,
         graphs={survey.family: entries},

@@ -56,6 +56,7 @@ def graph_row(graph: Relocation) -> SavedGraph:
         num_volatile=len(graph.volatile),
         num_nodes=int(graph.words[0]),
         num_bytes=len(block_of(graph)),
+        kernels=[],
     )
 
 
