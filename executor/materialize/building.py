@@ -75,6 +75,6 @@ class GraphBuilder:
             for region in graph.regions.unique().tolist():
                 if region in self.absent:
                     raise RefusedError(self.absent[region])
-        words = graph.at(self.starts)
+        words = self.device.driver.placed(graph, self.starts)
         self.patching += time.perf_counter() - began
         return self.device.driver.build(words, functions)

@@ -13,6 +13,7 @@ from attrs import frozen
 from executor.backends.cuda_driver import library
 from executor.errors import CaptureError, ReplayError
 from executor.materialize.regions import Region
+from executor.materialize.relocation import Relocation
 
 MAX_FUNCTIONS = 1 << 16
 """Most kernels that the graphs of one file use; a kernel compiled once a layer counts once a layer."""
@@ -54,6 +55,14 @@ class GraphDriver(ABC):
 
         Raises:
             CaptureError: the driver refuses.
+        """
+
+    @abstractmethod
+    def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
+        """The words of ``graph`` for regions that begin at ``starts``, int64.
+
+        Raises:
+            CaptureError: it has addresses beyond its words or regions.
         """
 
     @abstractmethod
@@ -112,6 +121,9 @@ class GraphCode(Protocol):
     def read(self, graph: int, functions: list[int]) -> torch.Tensor:
         """The words of a graph; functions that are new are added."""
 
+    def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
+        """The words of a graph for regions that begin at ``starts``."""
+
     def build(self, words: torch.Tensor, functions: Sequence[int]) -> int:
         """An executable graph."""
 
@@ -134,6 +146,10 @@ class CudaDriver(GraphDriver):
     def read(self, graph: int) -> torch.Tensor:
         """The words of a graph."""
         return self._code.read(graph, self._functions)
+
+    def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
+        """The words of ``graph`` for regions that begin at ``starts``."""
+        return self._code.placed(graph, starts)
 
     def build(self, words: torch.Tensor, functions: Sequence[int]) -> int:
         """An executable graph of ``words``."""

@@ -337,6 +337,21 @@ static double now(void)
     return at.tv_sec + at.tv_nsec * 1e-9;
 }
 
+/* Copies `words` into `into` and adds to the word at each of `positions` the start of its region. Returns 0,
+   or DAMAGED for a position or region that is not there. */
+int gp_place(
+    uint64_t *into, const uint64_t *words, long length, const int64_t *positions, const int64_t *regions, long count,
+    const uint64_t *starts, long num_regions)
+{
+    memcpy(into, words, length * sizeof *into);
+    for (long i = 0; i < count; i++) {
+        if (positions[i] < 0 || positions[i] >= length || regions[i] < 0 || regions[i] >= num_regions)
+            return DAMAGED;
+        into[positions[i]] += starts[regions[i]];
+    }
+    return 0;
+}
+
 /* Builds the graph in `words` with `functions`, and instantiates it into `executable`. Adds to `seconds`
    what either took. Returns 0, DAMAGED, or the driver's error. */
 int gp_build(

@@ -16,6 +16,7 @@ import torch
 from executor.backends.cuda_driver import library
 from executor.errors import CaptureError
 from executor.materialize.driver import MAX_FUNCTIONS
+from executor.materialize.relocation import Relocation
 
 SOURCE = Path(__file__).with_name("native.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -77,6 +78,29 @@ class NativeCode:
                 functions.extend(table[len(functions) : count.value])
                 return words[:length].clone()
             room = length
+
+    def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
+        """The words of ``graph`` for regions that begin at ``starts``, int64.
+
+        One call without the interpreter's lock, which a thread beside a busy one waits for each time.
+
+        Raises:
+            CaptureError: it has addresses beyond its words or regions.
+        """
+        words = torch.empty_like(graph.words)
+        error = self._code.gp_place(
+            ctypes.c_void_p(words.data_ptr()),
+            ctypes.c_void_p(graph.words.data_ptr()),
+            ctypes.c_long(len(words)),
+            ctypes.c_void_p(graph.positions.data_ptr()),
+            ctypes.c_void_p(graph.regions.data_ptr()),
+            ctypes.c_long(len(graph.positions)),
+            ctypes.c_void_p(starts.data_ptr()),
+            ctypes.c_long(len(starts)),
+        )
+        if error:
+            raise CaptureError("building a graph: its addresses are damaged")
+        return words
 
     def build(self, words: torch.Tensor, functions: Sequence[int]) -> int:
         """An executable graph of ``words``, which must be contiguous.

@@ -14,6 +14,7 @@ import torch
 
 from executor.errors import CaptureError
 from executor.materialize.driver import MAX_FUNCTIONS
+from executor.materialize.relocation import Relocation
 from executor.materialize.words import (
     ATTRIBUTE_WORDS,
     EDGE_WORDS,
@@ -153,6 +154,17 @@ class PlainCode:
         return [
             word for source, target, more in rows for word in (_pair(numbers[source], numbers[target]), more)
         ]
+
+    def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
+        """The words of ``graph`` for regions that begin at ``starts``, int64.
+
+        Raises:
+            CaptureError: it has addresses beyond its words or regions.
+        """
+        try:
+            return graph.at(starts)
+        except IndexError:
+            raise CaptureError("building a graph: its addresses are damaged") from None
 
     def build(self, words: torch.Tensor, functions: Sequence[int]) -> int:
         """An executable graph of ``words``.

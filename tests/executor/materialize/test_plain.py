@@ -15,6 +15,7 @@ from executor.materialize import plain as module
 from executor.materialize.driver import GraphCode
 from executor.materialize.native import NativeCode
 from executor.materialize.plain import PlainCode
+from executor.materialize.relocation import Relocation
 from executor.materialize.words import KERNEL, nodes_of
 from tests.executor.materialize.drawings import EVERYTHING, SOME, drawings
 from tests.executor.materialize.fake_cuda import Drawing, FakeCuda, Node
@@ -108,6 +109,35 @@ def test_building_says_what_the_driver_answers_and_gives_everything_back(
     fake.fail(name, error=7)
     with pytest.raises(CaptureError, match="answers 7"):
         code.build(words, known)
+
+
+@SOME
+@given(
+    words=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=2, max_size=20),
+    places=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 2)), max_size=5),
+    starts=st.lists(st.integers(0, 1 << 48), min_size=3, max_size=3),
+)
+def test_either_half_puts_addresses_in_the_place_of_offsets(
+    native: NativeCode, plain: PlainCode, words: list[int], places: list[tuple[int, int]], starts: list[int]
+) -> None:
+    at = {place % len(words): region for place, region in places}
+    graph = relocation(words, list(at), list(at.values()))
+    for half in (native, plain):
+        placed = half.placed(graph, torch.tensor(starts)).tolist()
+        expected = [word + (starts[at[n]] if n in at else 0) for n, word in enumerate(words)]
+        assert all((one - other) % (1 << 64) == 0 for one, other in zip(placed, expected, strict=True))
+    assert graph.words.tolist() == words
+
+
+@pytest.mark.parametrize(("position", "region"), [(2, 0), (0, 1)])
+def test_addresses_that_lead_nowhere_are_refused(code: GraphCode, position: int, region: int) -> None:
+    with pytest.raises(CaptureError, match="addresses are damaged"):
+        code.placed(relocation([0, 0], [position], [region]), torch.tensor([64]))
+
+
+def relocation(words: list[int], positions: list[int], regions: list[int]) -> Relocation:
+    numbers = (torch.tensor(each, dtype=torch.int64) for each in (positions, regions, []))
+    return Relocation(torch.tensor(words), *numbers)
 
 
 def test_an_empty_graph_is_read_and_built(fake: FakeCuda, code: GraphCode) -> None:
