@@ -16,7 +16,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from attrs import evolve
 
-from executor.capturing import Rig, StandIn
+from executor.capturing import Part, Rig, StandIn
 from executor.dflash import DFlashCudaGraphManager
 from executor.dispatching import graph_key
 from executor.guide import CaptureOptions
@@ -148,7 +148,7 @@ def one_loop(options: argparse.Namespace) -> dict[str, Any]:
         kept: Any = rig.manager.capture(rig.target.create_forward_fn, options=how)
         require(not kept.failed, kept.failed)
     else:
-        kept = textbook(rig)
+        kept = textbook(rig.parts())
     synchronize(options)
     seconds = time.perf_counter() - started
     return {
@@ -159,11 +159,11 @@ def one_loop(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def textbook(rig: Rig) -> list[Any]:
+def textbook(parts: Iterable[Part]) -> list[Any]:
     """A warm-up forward and ``torch.cuda.graph`` for each entry, in one pool, also where pieces are due."""
     pool, graphs = None, []
     with torch.no_grad():
-        for part in rig.parts():
+        for part in parts:
             for entry in part.manager.entries:
                 part.create_forward_fn(entry.execution_descriptor, True)(NONE)
                 forward = part.create_forward_fn(entry.execution_descriptor, False)

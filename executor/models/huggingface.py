@@ -7,7 +7,7 @@ that transformers itself uses for static caches. The package is imported when it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from inspect import signature
@@ -20,6 +20,7 @@ from executor.capture_loop import Forward
 from executor.dispatching import Key
 from executor.errors import InputError, ModelError
 from executor.manager import CudaGraphManager
+from executor.materialize.regions import static_tensors
 from executor.models.static_cache import PAD_POSITION, StaticKVCache
 from planner.descriptors import BatchExecutionDescriptor
 from planner.dispatch import DispatchTable
@@ -100,6 +101,19 @@ class HuggingFaceDecoder:
         self._pad_from(num_reqs * query_len)
         self.input_ids[: num_reqs * query_len] = ((positions + 31 * rows) % self.vocab_size).flatten()
         self.positions[: num_reqs * query_len] = positions.flatten()
+
+    def front_of(self, desc: BatchExecutionDescriptor) -> Hashable | None:
+        """What batches that ``fill`` begins alike have in common, as ``verify_entries`` asks for."""
+        return desc.uniform_token_count
+
+    def static_tensors(self) -> Mapping[str, torch.Tensor]:
+        """Every tensor that graphs of this model name by its address."""
+        return static_tensors(
+            self.device,
+            model=self.model,
+            cache=self.cache,
+            inputs={"input_ids": self.input_ids, "positions": self.positions},
+        )
 
     # Steps
 

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 import torch
 
+from executor.capture_loop import Forward
 from executor.errors import InputError, ModelError
 from executor.manager import CudaGraphManager
 from executor.models.huggingface import HuggingFaceDecoder
 from executor.models.static_cache import StaticKVCache
 from executor.verify import verify_entries
 from planner import Plan
+from planner.descriptors import BatchExecutionDescriptor
 from planner.errors import MachineError
 from tests.executor.toys import plan_of, sizes_plan, v1_plan
 
@@ -166,6 +168,34 @@ def test_every_entry_agrees_with_eager_and_with_itself(name: str, device: str) -
     verdicts = verify_entries(manager, decoder.create_forward_fn, decoder.fill)
     assert len(verdicts) == len(manager.entries)
     assert all(verdict.ok for verdict in verdicts), verdicts
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", MODELS)
+def test_one_eager_forward_stands_for_all_batches_of_a_query_length(name: str, device: str) -> None:
+    decoder, manager = serving(name, device)
+    warm_ups = []
+
+    def create(desc: BatchExecutionDescriptor, warmup: bool) -> Forward:
+        warm_ups.append((desc.num_tokens, desc.uniform_token_count))
+        return decoder.create_forward_fn(desc, warmup)
+
+    verdicts = verify_entries(manager, create, decoder.fill, front=decoder.front_of)
+    assert all(verdict.ok for verdict in verdicts), verdicts
+    lengths = {entry.execution_descriptor.uniform_token_count for entry in manager.entries}
+    assert len(warm_ups) < len(manager.entries)
+    assert {length for _, length in warm_ups} == lengths
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_tensors_that_graphs_name_are_all_told(name: str) -> None:
+    decoder, _ = serving(name, "cpu")
+    told = {tensor.untyped_storage().data_ptr() for tensor in decoder.static_tensors().values()}
+    model = (*decoder.model.parameters(), *decoder.model.buffers())
+    cache = [each for layer in decoder.cache.layers for each in (layer.keys, layer.values)]
+    for tensor in (*model, *cache, decoder.input_ids, decoder.positions):
+        assert tensor is not None
+        assert tensor.untyped_storage().data_ptr() in told
 
 
 @pytest.mark.parametrize("device", DEVICES)
