@@ -107,12 +107,8 @@ class CudaDevice(GraphDevice):
     def claim(self, pool: GraphPool, sizes: Sequence[int]) -> tuple[Region, ...]:
         """Regions of these sizes: segments of ``pool`` that are free, and one new block for the rest."""
         own = _cuda(pool)
-        starts, missing = packed_into(sizes, _free_segments(own.handle, self.stream))
-        if missing:
-            at = self._new_block(own, sum(sizes[number] for number in missing))
-            for number in missing:
-                starts[number] = at
-                at += sizes[number]
+        free = _free_segments(own.handle, self.stream)
+        starts = placed(sizes, free, lambda num_bytes: self._new_block(own, num_bytes))
         return tuple(Region(f"pool:{number}", starts[number], size) for number, size in enumerate(sizes))
 
     def _new_block(self, pool: CudaPool, num_bytes: int) -> int:
@@ -132,6 +128,22 @@ class CudaDevice(GraphDevice):
     def graph_of(self, recording: Recording) -> int | None:
         """The handle of a graph that PyTorch recorded."""
         return recording.raw_graph() if isinstance(recording, CudaRecording) else None
+
+
+def placed(sizes: Sequence[int], free: Sequence[Region], new_block: Callable[[int], int]) -> list[int]:
+    """Where regions of ``sizes`` go: into ``free`` memory, and what has no room there into a new block.
+
+    An allocator may well give memory that is free for a new block. Then all regions go into one.
+    """
+    starts, missing = packed_into(sizes, free)
+    if missing:
+        at = new_block(sum(sizes[number] for number in missing))
+        if any(segment.start <= at < segment.end for segment in free):
+            missing, at = list(range(len(sizes))), new_block(sum(sizes))
+        for number in missing:
+            starts[number] = at
+            at += sizes[number]
+    return [starts[number] for number in range(len(sizes))]
 
 
 def packed_into(sizes: Sequence[int], free: Sequence[Region]) -> tuple[dict[int, int], list[int]]:

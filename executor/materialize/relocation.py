@@ -1,7 +1,8 @@
 """Telling addresses from numbers: one piece of work recorded twice, with its memory at two places.
 
 What moved with the memory is an address. What stayed is one where it lies in a static tensor, and a number
-where it lies nowhere. Anything else speaks against rebuilding the graph elsewhere.
+where it lies nowhere. What lies in memory of any kind and did neither speaks against rebuilding the graph
+elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class NotRestorableError(CaptureError):
 
 
 class ExchangedError(NotRestorableError):
-    """Words that lie in one region when a graph is recorded and in another when it is recorded again.
+    """Words that lie in memory at one recording at least, and moved otherwise than that memory.
 
     ``words`` marks them. They are tensors that were exchanged, or gaps between parameters with addresses
     of no meaning left in them, which further recordings tell apart.
@@ -70,6 +71,10 @@ class Places:
     foreign: AddressMap
     owner_of: Callable[[int], Region | None]
 
+    def holds(self, words: torch.Tensor) -> torch.Tensor:
+        """True for each word that lies in memory of any kind."""
+        return torch.stack([each.find(words) >= 0 for each in (self.first, self.second, self.foreign)]).any(0)
+
 
 def relocated(
     first: torch.Tensor,
@@ -84,7 +89,7 @@ def relocated(
     those can be tensors, others are gaps. Without it any word can.
 
     Raises:
-        ExchangedError: words of one region became words of another.
+        ExchangedError: words that lie in memory and did not move as it did.
         NotRestorableError: a node that cannot be rebuilt, an address that has no region, or a difference
             that the two places do not explain.
     """
@@ -101,14 +106,16 @@ def relocated(
     one, other = places.first.find(first), places.second.find(second)
     in_static = (one >= 0) & (one < places.num_static)
     moved = (one >= places.num_static) & (other >= places.num_static)
-    exchanged = payload & ~same & ~moved & (one >= 0) & (other >= 0)
-    if suspects is not None and len(suspects) == len(exchanged):
-        exchanged &= suspects
-    why = "was given another tensor when it was recorded again"
-    _refuse(exchanged, nodes, names, why, partial(ExchangedError, words=exchanged))
     pointers = payload & ((same & in_static) | (~same & moved))
     foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
     _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)
+    exchanged = payload & ~pointers & (places.holds(first) | places.holds(second))
+    if suspects is not None and len(suspects) == len(exchanged):
+        exchanged &= suspects
+    why = "was given another tensor when it was recorded again"
+    _refuse(exchanged & ~same, nodes, names, why, partial(ExchangedError, words=exchanged))
+    why = "names memory of the pool that stayed in its place when the pool was another"
+    _refuse(exchanged, nodes, names, why, partial(ExchangedError, words=exchanged))
     positions = pointers.nonzero().flatten()
     regions = one[positions]
     words = first.clone()
