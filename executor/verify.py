@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,6 +19,9 @@ from planner.modes import CUDAGraphMode
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 """Largest relative Frobenius error by type: libraries may choose another algorithm in a graph."""
+
+MAX_REFERENCES = 4
+"""Eager outputs that are kept for smaller batches: one for each way in which a library computes them."""
 
 Fill = Callable[[BatchExecutionDescriptor], None]
 """Puts contents into the input buffers for one entry, the same at each call."""
@@ -63,9 +67,8 @@ def verify_entries(
     other metadata may add up in another order, which shows in types of few bits. With ``poison``, output
     buffers and the pool's memory hold NaN ahead of the first replay, so that nothing left there helps.
 
-    With ``front``, whole-graph entries are compared with the eager forward of the largest batch that
-    begins like theirs. Those that differ from it are compared with that of the largest among them, and so
-    on; where most differ, each with its own.
+    With ``front``, whole-graph entries are compared with eager forwards of larger batches that begin like
+    theirs, and with one of their own only if they differ from all of those.
     """
     chosen = manager.captured_entries if entries is None else frozenset(entries)
     checked = [entry for entry in manager.captured_entries if entry in chosen]
@@ -92,6 +95,21 @@ def _alike(entries: Collection[PlanEntry], front: Front | None) -> Collection[li
 
 
 @frozen
+class _Reference:
+    """What an entry computes eagerly, for itself and for smaller ones that begin alike."""
+
+    entry: PlanEntry
+    outputs: list[torch.Tensor]
+
+    def front(self, entry: PlanEntry) -> list[torch.Tensor]:
+        """The rows of ``entry``, be they a token's or a request's."""
+        return [
+            tensor[: len(tensor) * entry.num_tokens // self.entry.num_tokens] if tensor.dim() else tensor
+            for tensor in self.outputs
+        ]
+
+
+@frozen
 class _Check:
     manager: CudaGraphManager
     create: CreateForward
@@ -101,21 +119,32 @@ class _Check:
     poison: bool
 
     def verdicts(self, group: list[PlanEntry]) -> dict[PlanEntry, Verdict]:
-        """Verdicts on entries whose batches begin alike."""
-        largest = max(group, key=lambda entry: entry.num_tokens)
-        shared = self._eager_outputs(largest)
-        found = {entry: self._compared(entry, _front_of(shared, entry, largest)) for entry in group}
-        differing = [entry for entry in group if entry != largest and not found[entry].ok]
-        if len(differing) * 2 < len(group):  # smaller batches, of which libraries compute some otherwise
-            return found | (self.verdicts(differing) if differing else {})
-        return found | {entry: self._compared(entry, self._eager_outputs(entry)) for entry in differing}
+        """Verdicts on entries whose batches begin alike.
 
-    def _eager_outputs(self, entry: PlanEntry) -> list[torch.Tensor]:
+        Smaller batches may be computed otherwise, in another order of sums above all. So what differs from
+        all references is compared with an eager forward of its own, which then is one for the others.
+        """
+        found: dict[PlanEntry, Verdict] = {}
+        references: deque[_Reference] = deque(maxlen=MAX_REFERENCES)
+        for entry in sorted(group, key=lambda entry: -entry.num_tokens):
+            if not references:
+                references.appendleft(self._eager_outputs(entry))
+            replays = self._replays(entry)
+            verdicts = [_judged(entry, each.front(entry), replays) for each in references]
+            if not any(verdict.ok for verdict in verdicts) and references[0].entry != entry:
+                own = self._eager_outputs(entry)
+                verdicts = [_judged(entry, own.outputs, replays)]
+                if verdicts[0].ok:
+                    references.appendleft(own)
+            found[entry] = next((verdict for verdict in verdicts if verdict.ok), verdicts[0])
+        return found
+
+    def _eager_outputs(self, entry: PlanEntry) -> _Reference:
         desc = entry.execution_descriptor
-        return self._outputs(self._eager(desc), desc)
+        return _Reference(entry, self._outputs(self._eager(desc), desc))
 
-    def _compared(self, entry: PlanEntry, eager: list[torch.Tensor]) -> Verdict:
-        """Two replays against what ``eager`` holds."""
+    def _replays(self, entry: PlanEntry) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Outputs of two replays of the graph."""
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         if self.poison:
@@ -123,12 +152,7 @@ class _Check:
         marked = desc.cg_mode is CUDAGraphMode.PIECEWISE
         with self.context(desc) if marked else nullcontext():
             first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-            second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-        errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
-        bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
-        repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-        within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
-        return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
+            return first, self._outputs(lambda: self.manager.run_fullgraph(key), desc)
 
     def _eager(self, desc: BatchExecutionDescriptor) -> Callable[[], Any]:
         pieces = self.eager_pieces
@@ -142,12 +166,15 @@ class _Check:
         return list(tensors_of(map_tensors(torch.clone, run())))
 
 
-def _front_of(outputs: list[torch.Tensor], entry: PlanEntry, largest: PlanEntry) -> list[torch.Tensor]:
-    """The rows of ``entry`` in the outputs of ``largest``, be they a token's or a request's."""
-    return [
-        tensor[: len(tensor) * entry.num_tokens // largest.num_tokens] if tensor.dim() else tensor
-        for tensor in outputs
-    ]
+def _judged(
+    entry: PlanEntry, eager: list[torch.Tensor], replays: tuple[list[torch.Tensor], list[torch.Tensor]]
+) -> Verdict:
+    first, second = replays
+    errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
+    bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
+    repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
+    return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
 
 
 def _nothing(desc: BatchExecutionDescriptor) -> None:
@@ -166,8 +193,10 @@ def relative_error(expected: torch.Tensor, found: torch.Tensor) -> float:
     """
     if expected.shape != found.shape:
         return float("inf")
+    if torch.equal(expected, found):  # NaN is unequal to itself
+        return 0.0
     if not expected.dtype.is_floating_point:
-        return 0.0 if torch.equal(expected, found) else 1.0
+        return 1.0
     expected, found = expected.double(), found.double()
     unknown = expected.isnan()
     if not torch.equal(unknown, found.isnan()) or (unknown.numel() and bool(unknown.all())):

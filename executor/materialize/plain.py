@@ -229,6 +229,7 @@ class PlainCode:
         self._call("cuGraphAddKernelNode_v2", *place, ctypes.byref(params))
 
     def _add_edges(self, graph: ctypes.c_void_p, edges: list[int], nodes: list[int | None]) -> None:
+        """Full edges, whatever their data allow: ``native.c`` says why."""
         count = len(edges) // EDGE_WORDS
         if not count:
             return
@@ -236,9 +237,7 @@ class PlainCode:
         if any(number >= len(nodes) for pair in pairs for number in pair):
             raise CaptureError("building a graph: the graph's words are damaged: an edge to no node")
         ends = [(ctypes.c_void_p * count)(*(nodes[pair[side]] for pair in pairs)) for side in (0, 1)]
-        more = edges[1::EDGE_WORDS]
-        data = (ctypes.c_uint64 * count)(*more) if any(more) else None
-        self._call("cuGraphAddDependencies_v2", graph, *ends, data, ctypes.c_size_t(count))
+        self._call("cuGraphAddDependencies_v2", graph, *ends, None, ctypes.c_size_t(count))
 
     def _call(self, name: str, *arguments: Any) -> None:
         error = getattr(self._driver, name)(*arguments)

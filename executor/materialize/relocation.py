@@ -109,7 +109,10 @@ def relocated(
     pointers = payload & ((same & in_static) | (~same & moved))
     foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
     _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)
-    exchanged = payload & ~pointers & (places.holds(first) | places.holds(second))
+    held = places.holds(first), places.holds(second)
+    exchanged = payload & ~pointers & (held[0] | held[1])
+    for words, is_held in ((first, held[0]), (second, held[1])):
+        exchanged &= ~_numbers(words, exchanged & ~is_held, places)
     if suspects is not None and len(suspects) == len(exchanged):
         exchanged &= suspects
     why = "was given another tensor when it was recorded again"
@@ -125,6 +128,16 @@ def relocated(
     kept = words.view(torch.uint8) * same_bytes
     words[volatile] = kept.view(torch.int64)[volatile]
     return Relocation(words, positions, regions, volatile)
+
+
+def _numbers(words: torch.Tensor, asked: torch.Tensor, places: Places) -> torch.Tensor:
+    """Which of the words in ``asked`` are no address of anything, nor that of nothing: 0.
+
+    A kernel has no use for an address in the place of such a number, so that it stands in a gap.
+    """
+    values = words[asked & (words != 0)].unique().tolist()
+    numbers = [value for value in values if value < LOWEST_ADDRESS or places.owner_of(value) is None]
+    return asked & torch.isin(words, torch.tensor(numbers, dtype=torch.int64))
 
 
 def _refuse_foreign(

@@ -8,7 +8,7 @@
     memcpy     ``CUDA_MEMCPY3D``, 25 words
     memset     ``CUDA_MEMSET_NODE_PARAMS``, 5 words
     empty      nothing
-    edge       source and target node, then the edge's data
+    edge       source and target node, then the data of the edge as it was recorded; it is built without
 
 A function is a number in a table that the graphs of one file share.
 """

@@ -102,7 +102,7 @@ def test_no_memory_is_an_error_and_not_a_crash(
             with pytest.raises(CaptureError, match="error 2"):
                 code.read(graph, [])
         before = fake.alive
-        for calls in range(3):
+        for calls in range(2):
             limit(ctypes.c_long(calls))
             with pytest.raises(CaptureError, match="answers 2"):
                 code.build(words, known)
