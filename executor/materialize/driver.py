@@ -58,6 +58,10 @@ class GraphDriver(ABC):
         """
 
     @abstractmethod
+    def mark_stack(self) -> None:
+        """Leaves one number all over the free part of this thread's stack, where that can be done."""
+
+    @abstractmethod
     def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
         """The words of ``graph`` for regions that begin at ``starts``, int64.
 
@@ -121,6 +125,9 @@ class GraphCode(Protocol):
     def read(self, graph: int, functions: list[int]) -> torch.Tensor:
         """The words of a graph; functions that are new are added."""
 
+    def mark_stack(self) -> None:
+        """Leaves one number all over the free part of this thread's stack."""
+
     def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
         """The words of a graph for regions that begin at ``starts``."""
 
@@ -146,6 +153,10 @@ class CudaDriver(GraphDriver):
     def read(self, graph: int) -> torch.Tensor:
         """The words of a graph."""
         return self._code.read(graph, self._functions)
+
+    def mark_stack(self) -> None:
+        """Leaves one number all over the free part of this thread's stack."""
+        self._code.mark_stack()
 
     def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
         """The words of ``graph`` for regions that begin at ``starts``."""

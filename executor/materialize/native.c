@@ -13,6 +13,8 @@ enum { GRAPH_HEAD = 2, NODE_HEAD = 1, KERNEL_HEAD = 7, MEMCPY_WORDS = 25, MEMSET
 enum { FIRST_ATTRIBUTE = 1, LAST_ATTRIBUTE = 14 };
 enum { END = 0, BUFFER = 1, BUFFER_SIZE = 2 };
 enum { NO_ROOM = -1, NOT_THERE = -2, DAMAGED = -3 };
+enum { MARKED_WORDS = 1 << 14 };
+#define MARK 0x5a5a5a5a5a5a5a5aul /* no address, nor two sizes that are likely */
 enum { OUT_OF_MEMORY = 2 }; /* as the driver says it */
 
 typedef struct {
@@ -334,6 +336,14 @@ static double now(void)
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
     return at.tv_sec + at.tv_nsec * 1e-9;
+}
+
+/* Leaves MARK all over the stack below the caller, which calls after it find in what they leave uninitialised. */
+void gp_mark_stack(void)
+{
+    volatile uint64_t room[MARKED_WORDS];
+    for (int i = 0; i < MARKED_WORDS; i++)
+        room[i] = MARK;
 }
 
 /* Copies `words` into `into` and adds to the word at each of `positions` the start of its region. Returns 0,

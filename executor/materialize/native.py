@@ -79,6 +79,10 @@ class NativeCode:
                 return words[:length].clone()
             room = length
 
+    def mark_stack(self) -> None:
+        """Leaves one number all over the free part of this thread's stack."""
+        self._code.gp_mark_stack()
+
     def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
         """The words of ``graph`` for regions that begin at ``starts``, int64.
 

@@ -155,6 +155,9 @@ class PlainCode:
             word for source, target, more in rows for word in (_pair(numbers[source], numbers[target]), more)
         ]
 
+    def mark_stack(self) -> None:
+        """Nothing: Python does not choose what lies on the stack."""
+
     def placed(self, graph: Relocation, starts: torch.Tensor) -> torch.Tensor:
         """The words of ``graph`` for regions that begin at ``starts``, int64.
 

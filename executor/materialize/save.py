@@ -19,6 +19,7 @@ from executor.errors import CaptureError
 from executor.manager import CudaGraphManager
 from executor.materialize.device import GraphDevice
 from executor.materialize.driver import GraphDriver
+from executor.materialize.gaps import MarkedGaps
 from executor.materialize.recipes import Bench, FromCall, FromEntry, recipes_from_calls, recipes_from_entries
 from executor.materialize.regions import AddressMap, registered_regions
 from executor.materialize.relocation import (
@@ -163,16 +164,22 @@ class _Save:
         )
 
     def _back_to_back(self, entry: PlanEntry, twin_pool: GraphPool) -> tuple[EntryGraphs, EntryGraphs] | None:
-        """The entry recorded into both pools right one after the other; None if the pools grew by it.
+        """The entry recorded into both pools with marked gaps; None if that is not what was captured.
 
-        What lies in gaps between parameters then differs less than between recordings at other times.
+        Neither may the pools grow by it, nor may it launch other kernels than it did without the marks.
         """
         pools = self.manager.pool, twin_pool
         before = [self.device.pool_regions(pool) for pool in pools]
-        own, twin = (self._again(entry, pool) for pool in pools)
+        with MarkedGaps(self.device.driver.mark_stack):
+            own, twin = (self._again(entry, pool) for pool in pools)
         if own is None or twin is None or before != [self.device.pool_regions(pool) for pool in pools]:
             return None
-        return own, twin
+        captured = self._kernels_of(self.manager.graphs_of(entry))  # none of a graph that was restored
+        return (own, twin) if captured in ([], self._kernels_of(own)) else None
+
+    def _kernels_of(self, graphs: EntryGraphs) -> list[list[int | None]]:
+        handles = [self.device.graph_of(recording) for recording in graphs.recordings]
+        return [_functions(self.device.driver.read(handle)) for handle in handles if handle is not None]
 
     def _graph(self, key: tuple[int, int], own: Recording, twin: Recording, places: Places) -> Relocation:
         driver = self.device.driver

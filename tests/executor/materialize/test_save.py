@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from executor.errors import CaptureError
+from executor.materialize import save as module
+from executor.materialize.driver import CudaDriver
+from executor.materialize.gaps import MarkedGaps
 from executor.materialize.recipes import FromCall, FromEntry
+from executor.materialize.relocation import ExchangedError
 from executor.materialize.saved import unpacked
 from executor.materialize.words import MEMCPY
 from tests.executor.materialize.fake_cuda import Node
@@ -161,6 +166,47 @@ def test_a_forward_that_is_recorded_otherwise_each_time_is_not_saved(world: Make
     obstacles = one.save().obstacles
     assert list(obstacles) == [one.entries[3]]
     assert "recorded twice" in obstacles[one.entries[3]]
+
+
+def test_gaps_with_addresses_are_marked_and_recorded_again(
+    world: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, marks, compare, seen = world(), [], module.relocated, []
+
+    def once_with_a_gap(first: torch.Tensor, *others: Any) -> Any:
+        seen.append(len(marks))
+        if len(seen) == 1:
+            raise ExchangedError("an address in a gap", torch.ones(len(first), dtype=torch.bool))
+        return compare(first, *others)
+
+    monkeypatch.setattr(module, "relocated", once_with_a_gap)
+    monkeypatch.setattr(CudaDriver, "mark_stack", lambda _: marks.append(1))
+    content, outputs = saved_by(one)
+    assert seen[0] == 0
+    assert seen[1] > 1, "calls of both recordings are marked"
+    assert set(seen[1:]) == {len(marks)}, "and no others"
+    two = world()
+    assert not refused(two.restore(content, outputs))
+    two.check()
+
+
+def test_a_forward_that_launches_other_kernels_under_marks_is_not_saved(
+    world: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def modal(_: World, num_tokens: int, hidden: torch.Tensor) -> torch.Tensor:
+        is_marked = any(isinstance(each, MarkedGaps) for each in _get_current_dispatch_mode_stack())
+        return hidden + 1 if is_marked and num_tokens == 2 else hidden
+
+    one, compare = world(more=modal), module.relocated
+    one.capture()
+
+    def with_a_gap(first: torch.Tensor, *others: Any) -> Any:
+        if others[-1] is None:  # no suspects: the first time
+            raise ExchangedError("an address in a gap", torch.ones(len(first), dtype=torch.bool))
+        return compare(first, *others)
+
+    monkeypatch.setattr(module, "relocated", with_a_gap)
+    assert one.save().obstacles == {one.entries[3]: "an address in a gap"}
 
 
 def test_an_operation_between_pieces_on_memory_of_its_own_is_not_saved(world: Make) -> None:
