@@ -25,7 +25,7 @@ from executor.inputs.attention import AttentionGroup, AttentionState, attention_
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
-from executor.inputs.dummy import random_batch
+from executor.inputs.dummy import random_batch, room_for_context
 from executor.inputs.kv_cache import NULL_BLOCK, PAD_SLOT_ID, KVCacheConfig, PagedKVCache
 from executor.materialize.regions import static_tensors
 from executor.models.dflash_draft import DFlashDraft, DraftBuffers
@@ -154,11 +154,13 @@ class DraftRunner:
             self.buffers.make_inert()
             return
         num_reqs = desc.num_reqs or 1
+        longest = self.max_model_len - self.query_len
+        most = self.input_buffers.max_num_reqs
         step = random_batch(
-            num_reqs,
-            num_reqs * self.query_len,
+            (self.query_len,) * num_reqs,
             self.kv_cache_config,
-            self.max_model_len - self.query_len,
+            room_for_context(self.kv_cache_config, longest, most, self.query_len),
+            longest,
             self.draft.config.vocab_size,
             seed,
         )

@@ -22,7 +22,12 @@ from executor.inputs.attention import AttentionState, attention_groups, build_at
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
-from executor.inputs.dummy import prepare_inputs_to_capture, random_batch
+from executor.inputs.dummy import (
+    dummy_query_lens,
+    prepare_inputs_to_capture,
+    random_batch,
+    room_for_context,
+)
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.inputs.microbatches import Microbatches
 from executor.manager import CudaGraphManager
@@ -95,6 +100,8 @@ class TargetRunner:
             for entry in plan.entries(family)
             if entry.mode is CUDAGraphMode.PIECEWISE
         }
+        most = max((desc.num_tokens for desc in self._piecewise_descriptors), default=1)
+        self._mixed_query_len = -(-most // self.buffers.max_num_reqs)
 
     # Capture
 
@@ -264,10 +271,13 @@ class TargetRunner:
 
     def random_batch(self, desc: BatchExecutionDescriptor, seed: int = 0) -> ScheduledBatch:
         """A batch that ``desc`` serves, of random tokens behind contexts of random length."""
+        lengths = self._random_query_lens(desc)
+        longest = self._mixed_query_len if desc.cg_mode is CUDAGraphMode.PIECEWISE else max(lengths)
+        room = (self.kv_cache_config, self.max_model_len, self.buffers.max_num_reqs, longest)
         batch = random_batch(
-            self._padded_reqs(desc.num_tokens, desc.num_reqs),
-            desc.num_tokens,
+            lengths,
             self.kv_cache_config,
+            room_for_context(*room),
             self.max_model_len,
             self.model.config.vocab_size,
             seed,
@@ -289,9 +299,11 @@ class TargetRunner:
 
     def front_of(self, desc: BatchExecutionDescriptor) -> Hashable | None:
         """What batches that ``fill`` begins alike have in common, as ``verify_entries`` asks for."""
-        if desc.uniform_token_count is None or desc.num_ubatches > 1:
+        if desc.num_ubatches > 1:
             return None
-        return desc.uniform_token_count, desc.num_active_loras
+        if desc.cg_mode is CUDAGraphMode.PIECEWISE:
+            return self._mixed_query_len, desc.num_active_loras
+        return desc.uniform_token_count and (desc.uniform_token_count, desc.num_active_loras)
 
     def replay_context(self, desc: BatchExecutionDescriptor) -> AbstractContextManager[ForwardContext]:
         """The forward context of the random batch of ``desc``, as ``verify_entries`` asks for."""
@@ -381,6 +393,13 @@ class TargetRunner:
             num_ubatches=num_ubatches,
             batch_descriptor=pieces if mode is CUDAGraphMode.PIECEWISE else None,
         )
+
+    def _random_query_lens(self, desc: BatchExecutionDescriptor) -> tuple[int, ...]:
+        """Those of the dummy batch; of pieces, full shares of the largest entry and what is left."""
+        if desc.cg_mode is CUDAGraphMode.FULL:
+            return dummy_query_lens(self._padded_reqs(desc.num_tokens, desc.num_reqs), desc.num_tokens)
+        full, rest = divmod(desc.num_tokens, self._mixed_query_len)
+        return (self._mixed_query_len,) * full + (rest,) * (rest > 0)
 
     def _padded_reqs(self, num_tokens: int, num_reqs: int | None) -> int:
         return num_reqs or min(num_tokens, self.buffers.max_num_reqs)

@@ -67,7 +67,7 @@ def verify_entries(
     other metadata may add up in another order, which shows in types of few bits. With ``poison``, output
     buffers and the pool's memory hold NaN ahead of the first replay, so that nothing left there helps.
 
-    With ``front``, whole-graph entries are compared with eager forwards of larger batches that begin like
+    With ``front``, entries are compared with eager forwards of larger batches of their mode that begin like
     theirs, and with one of their own only if they differ from all of those.
     """
     chosen = manager.captured_entries if entries is None else frozenset(entries)
@@ -81,16 +81,14 @@ def verify_entries(
 
 
 def _alike(entries: Collection[PlanEntry], front: Front | None) -> Collection[list[PlanEntry]]:
-    """Whole-graph entries whose batches begin alike together, every other entry alone.
+    """Entries of one mode whose batches begin alike together, every other entry alone.
 
     Between those of one name nothing else writes to the cache that their batches read.
     """
     groups: dict[Hashable, list[PlanEntry]] = {}
     for entry in entries:
-        name = None
-        if front is not None and entry.mode is CUDAGraphMode.FULL:
-            name = front(entry.execution_descriptor)
-        groups.setdefault(entry if name is None else (name,), []).append(entry)
+        name = None if front is None else front(entry.execution_descriptor)
+        groups.setdefault(entry if name is None else (entry.mode, name), []).append(entry)
     return groups.values()
 
 

@@ -66,27 +66,33 @@ def prepare_inputs_to_capture(
     )
 
 
+def room_for_context(config: KVCacheConfig, max_model_len: int, num_reqs: int, longest: int) -> int:
+    """The longest context that each of ``num_reqs`` requests can have ahead of ``longest`` tokens, if any."""
+    share = (config.num_blocks - 1) // max(num_reqs, 1) * config.block_size
+    return max(min(max_model_len, share) - longest, 0)
+
+
 def random_batch(
-    num_reqs: int,
-    num_tokens: int,
+    query_lens: Sequence[int],
     config: KVCacheConfig,
+    max_context: int,
     max_model_len: int,
     vocab_size: int,
     seed: int = 0,
 ) -> ScheduledBatch:
-    """A batch in the shape of the dummy batch, of random tokens behind contexts of random length.
+    """A batch of requests with ``query_lens`` random tokens behind contexts of random length.
 
-    It has as many of the requests as the cache has room for.
+    It has as many of the requests as the cache has room for. Batches of one seed and ``max_context`` begin
+    alike as far as their query lengths do, the last one up to its end.
     """
     draw = random.Random(seed)  # noqa: S311 - contents of a trial, no secret
     size = config.block_size
-    share = (config.num_blocks - 1) // num_reqs * size
     first_block = 1
     tokens, computed, blocks = [], [], []
-    for length in dummy_query_lens(num_reqs, num_tokens):
-        context = draw.randint(0, max(min(max_model_len, share) - length, 0))
+    for length in query_lens:
+        context = draw.randint(0, max_context)
         needed = -(-(context + length) // size)
-        if length > max_model_len or first_block + needed > config.num_blocks:
+        if context + length > max_model_len or first_block + needed > config.num_blocks:
             break
         tokens.append(tuple(draw.randrange(vocab_size) for _ in range(length)))
         computed.append(context)

@@ -36,6 +36,7 @@ class Proof:
 
     runner: TargetRunner = field(factory=_runner)
     eager: list[int] = field(factory=list)
+    eager_pieces: list[int] = field(factory=list)
 
     def verdicts(self, **options: Any) -> tuple[Verdict, ...]:
         runner = self.runner
@@ -46,9 +47,11 @@ class Proof:
                 self.eager.append(desc.num_tokens)
             return runner.create_forward_fn(desc, warmup)
 
-        return verify_entries(
-            runner.manager, create, runner.fill, runner.replay_context, runner.eager, **options
-        )
+        def pieces(desc: BatchExecutionDescriptor) -> Any:
+            self.eager_pieces.append(desc.num_tokens)
+            return runner.eager(desc)
+
+        return verify_entries(runner.manager, create, runner.fill, runner.replay_context, pieces, **options)
 
 
 def sizes(verdicts: tuple[Verdict, ...], *, ok: bool) -> list[int]:
@@ -59,13 +62,13 @@ def test_one_eager_forward_stands_for_all_batches_that_begin_alike() -> None:
     proof = Proof()
     verdicts = proof.verdicts(front=proof.runner.front_of, poison=True)
     assert sizes(verdicts, ok=True) == [64, 16, 4, 2, 1]
-    assert proof.eager == [4]
+    assert (proof.eager, proof.eager_pieces) == ([4], [64])
 
 
 def test_without_it_each_entry_is_compared_with_a_forward_of_its_own() -> None:
     proof = Proof()
     assert sizes(proof.verdicts(), ok=True) == [64, 16, 4, 2, 1]
-    assert proof.eager == [4, 2, 1]
+    assert (proof.eager, proof.eager_pieces) == ([4, 2, 1], [64, 16])
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -92,6 +95,13 @@ def test_graphs_that_store_no_keys_and_values_are_found() -> None:
     verdicts = proof.verdicts(front=proof.runner.front_of)
     assert sizes(verdicts, ok=False) == [4, 2, 1]  # pieces store between graphs, where nothing is missing
     assert all(verdict.error == float("inf") for verdict in verdicts if not verdict.ok)
+
+
+def test_pieces_and_whole_graphs_are_not_compared_with_each_other() -> None:
+    proof = Proof()
+    verdicts = proof.verdicts(front=lambda _: "alike")
+    assert sizes(verdicts, ok=True) == [64, 16, 4, 2, 1]
+    assert (proof.eager, proof.eager_pieces) == ([4], [64])
 
 
 def test_a_model_whose_rows_depend_on_each_other_is_compared_batch_by_batch() -> None:

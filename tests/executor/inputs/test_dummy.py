@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +12,12 @@ from executor.errors import InputError
 from executor.inputs.attention import AttentionGroup, AttentionMetadata, AttentionState
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
-from executor.inputs.dummy import dummy_query_lens, prepare_inputs_to_capture, random_batch
+from executor.inputs.dummy import (
+    dummy_query_lens,
+    prepare_inputs_to_capture,
+    random_batch,
+    room_for_context,
+)
 from executor.inputs.kv_cache import PAD_SLOT_ID, KVCacheConfig, KVCacheGroup
 
 CONFIG = KVCacheConfig(
@@ -94,10 +100,26 @@ def test_an_entry_beyond_the_buffers_is_refused() -> None:
 
 @given(st.integers(1, 8), st.integers(0, 30), st.integers(0, 5))
 def test_a_random_batch_fits_the_cache(num_reqs: int, more: int, seed: int) -> None:
-    batch = random_batch(num_reqs, num_reqs + more, CONFIG, 20, 50, seed)
-    assert batch == random_batch(num_reqs, num_reqs + more, CONFIG, 20, 50, seed)
+    lengths = dummy_query_lens(num_reqs, num_reqs + more)
+    room = room_for_context(CONFIG, 20, num_reqs, max(lengths))
+    batch = random_batch(lengths, CONFIG, room, 20, 50, seed)
+    assert batch == random_batch(lengths, CONFIG, room, 20, 50, seed)
     blocks = [block for row in batch.block_ids for block in row]
     assert len(blocks) == len(set(blocks))
     assert all(0 < block < 16 for block in blocks)
     assert all(length <= 20 for length in batch.seq_lens)
     assert all(len(row) * 4 >= length for row, length in zip(batch.block_ids, batch.seq_lens, strict=True))
+
+
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 3), st.integers(0, 5))
+def test_random_batches_begin_alike(length: int, full: int, rest: int, seed: int) -> None:
+    config = evolve(CONFIG, num_blocks=64)
+    large = random_batch((length,) * 5, config, 7, 20, 50, seed)
+    lengths = (length,) * full + (min(rest, length - 1),) * (rest > 0 and length > 1)
+    small = random_batch(lengths, config, 7, 20, 50, seed)
+    assert small.query_lens == lengths
+    for index, tokens in enumerate(small.token_ids):
+        assert tokens == large.token_ids[index][: len(tokens)]
+        assert small.num_computed[index] == large.num_computed[index]
+        blocks = small.block_ids[index]
+        assert blocks == large.block_ids[index][: len(blocks)]
