@@ -350,12 +350,12 @@ class Rig:
                 verify_entries,
                 self.manager,
                 self.target.create_forward_fn,
-                self.target.fill,
-                self.target.replay_context,
-                self.target.eager,
+                self.target.trials.fill,
+                self.target.trials.replay_context,
+                self.target.trials.eager,
             ),
             static=self.target.static_tensors,
-            front=self.target.front_of,
+            front=self.target.trials.front_of,
         )
         draft = self.draft
         if draft is not None and draft.manager is not None:

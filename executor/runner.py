@@ -6,7 +6,7 @@ stages the batch, dispatches, pads and replays. Source of the order: vLLM 0.33, 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,12 +22,7 @@ from executor.inputs.attention import AttentionState, attention_groups, build_at
 from executor.inputs.batch import ScheduledBatch
 from executor.inputs.block_tables import BlockTables
 from executor.inputs.buffers import InputBuffers
-from executor.inputs.dummy import (
-    dummy_query_lens,
-    prepare_inputs_to_capture,
-    random_batch,
-    room_for_context,
-)
+from executor.inputs.dummy import prepare_inputs_to_capture
 from executor.inputs.kv_cache import KVCacheConfig, PagedKVCache
 from executor.inputs.microbatches import Microbatches
 from executor.manager import CudaGraphManager
@@ -35,6 +30,7 @@ from executor.materialize.regions import static_tensors
 from executor.models.qwen3 import Decoder
 from executor.parallel import ParallelInfo
 from executor.steps import PaddedStep, StepOutput
+from executor.trials import TargetTrials
 from planner.batches import Agreement
 from planner.descriptors import BatchDescriptor, BatchExecutionDescriptor
 from planner.documents.plan import TARGET, Plan
@@ -90,7 +86,6 @@ class TargetRunner:
         )
         self.attn_groups = attention_groups(kv_cache_config, model.layer_names)
         self._is_v1 = is_v1(plan, family)
-        self._random: tuple[BatchExecutionDescriptor, ScheduledBatch] | None = None
         self._microbatches: dict[tuple[int, int, int], Microbatches] = {}
         self._keys: dict[BatchExecutionDescriptor, Key] = {
             entry.execution_descriptor: graph_key(plan, family, entry) for entry in plan.entries(family)
@@ -100,8 +95,9 @@ class TargetRunner:
             for entry in plan.entries(family)
             if entry.mode is CUDAGraphMode.PIECEWISE
         }
-        most = max((desc.num_tokens for desc in self._piecewise_descriptors), default=1)
-        self._mixed_query_len = -(-most // self.buffers.max_num_reqs)
+        self.trials = TargetTrials(
+            self, max((desc.num_tokens for desc in self._piecewise_descriptors), default=1)
+        )
 
     # Capture
 
@@ -114,7 +110,7 @@ class TargetRunner:
             InputError: the entry is larger than the buffers.
         """
         full = desc.cg_mode is CUDAGraphMode.FULL
-        num_reqs = self._padded_reqs(desc.num_tokens, desc.num_reqs)
+        num_reqs = self.padded_reqs(desc.num_tokens, desc.num_reqs)
         longest = (desc.max_query_len or desc.uniform_token_count or desc.num_tokens) if full else None
         state = prepare_inputs_to_capture(
             num_reqs,
@@ -141,8 +137,8 @@ class TargetRunner:
             return self._microbatched_forward(step)
 
         def forward(cg_mode: CUDAGraphMode) -> Outputs:
-            with self._context(step, state, cg_mode):
-                return self._forward(slice(0, step.num_tokens))
+            with self.context_of(step, state, cg_mode):
+                return self.forward(slice(0, step.num_tokens))
 
         return forward
 
@@ -165,8 +161,8 @@ class TargetRunner:
                 is_padding=self.buffers.is_padding[: step.num_tokens],
             ):
                 for part, state in zip(tokens, states, strict=True):
-                    with self._context(self._part_of(step, part), state, cg_mode, part.start):
-                        outputs.append(self._forward(part))
+                    with self.context_of(self._part_of(step, part), state, cg_mode, part.start):
+                        outputs.append(self.forward(part))
             hidden = torch.cat([output[0] for output in outputs])
             return hidden, tuple(
                 torch.cat(aux) for aux in zip(*(output[1] for output in outputs), strict=True)
@@ -194,16 +190,16 @@ class TargetRunner:
         if agreement is not None:
             across = agreement.num_tokens_across_dp
             vector = None if across is None else torch.tensor(across, dtype=torch.int32)
-            return evolve(self._padded(batch, agreement.descriptor), num_tokens_across_dp=vector)
+            return evolve(self.padded(batch, agreement.descriptor), num_tokens_across_dp=vector)
         if self.manager is None:
-            return self._padded(
+            return self.padded(
                 batch, BatchExecutionDescriptor(CUDAGraphMode.NONE, batch.num_tokens, batch.num_reqs)
             )
         dispatch = dispatch or self.manager.dispatch
         if self._is_v1:
             uniform = batch.uniform_token_count
             decoding = uniform is not None and uniform == self.manager.table.decode_query_len
-            return self._padded(batch, dispatch(batch.num_tokens, decoding, batch.num_active_loras))
+            return self.padded(batch, dispatch(batch.num_tokens, decoding, batch.num_active_loras))
         key = dispatch(
             batch.num_reqs,
             batch.num_tokens,
@@ -212,7 +208,7 @@ class TargetRunner:
             batch.max_query_len,
             batch.num_ubatches,
         )
-        return self._padded(batch, key)
+        return self.padded(batch, key)
 
     def step(self, batch: ScheduledBatch, agreement: Agreement | None = None) -> StepOutput:
         """Runs one step; its K/V are in the cache afterwards.
@@ -269,60 +265,6 @@ class TargetRunner:
             max_seq_len=longest,
         )
 
-    def random_batch(self, desc: BatchExecutionDescriptor, seed: int = 0) -> ScheduledBatch:
-        """A batch that ``desc`` serves, of random tokens behind contexts of random length."""
-        lengths = self._random_query_lens(desc)
-        longest = self._mixed_query_len if desc.cg_mode is CUDAGraphMode.PIECEWISE else max(lengths)
-        room = (self.kv_cache_config, self.max_model_len, self.buffers.max_num_reqs, longest)
-        batch = random_batch(
-            lengths,
-            self.kv_cache_config,
-            room_for_context(*room),
-            self.max_model_len,
-            self.model.config.vocab_size,
-            seed,
-        )
-        return evolve(batch, num_active_loras=desc.num_active_loras, num_ubatches=desc.num_ubatches)
-
-    def fill(self, desc: BatchExecutionDescriptor) -> None:
-        """Puts the random batch of ``desc`` into the static inputs, as ``verify_entries`` asks for.
-
-        The places of its tokens in the cache hold NaN, so that a forward which stores nothing shows.
-        """
-        _, state = self._stage_random(desc)
-        places: dict[int, torch.Tensor] = {}
-        for name, slots in state.slot_mappings.items():
-            cache = self.kv_cache.layers[name]
-            if id(slots) not in places:
-                places[id(slots)] = cache.rows_of(slots)
-            cache.poison(places[id(slots)])
-
-    def front_of(self, desc: BatchExecutionDescriptor) -> Hashable | None:
-        """What batches that ``fill`` begins alike have in common, as ``verify_entries`` asks for."""
-        if desc.num_ubatches > 1:
-            return None
-        if desc.cg_mode is CUDAGraphMode.PIECEWISE:
-            return self._mixed_query_len, desc.num_active_loras
-        return desc.uniform_token_count and (desc.uniform_token_count, desc.num_active_loras)
-
-    def replay_context(self, desc: BatchExecutionDescriptor) -> AbstractContextManager[ForwardContext]:
-        """The forward context of the random batch of ``desc``, as ``verify_entries`` asks for."""
-        step, state = self._stage_random(desc)
-        return self._context(step, state, step.mode)
-
-    def eager(self, desc: BatchExecutionDescriptor) -> Outputs:
-        """The random batch of ``desc``, padded and with its own metadata, run without a graph."""
-        step, state = self._stage_random(desc)
-        with self._context(step, state, CUDAGraphMode.NONE):
-            return self._forward(slice(0, step.num_tokens))
-
-    def _stage_random(self, desc: BatchExecutionDescriptor) -> tuple[PaddedStep, AttentionState]:
-        if self._random is None or self._random[0] != desc:
-            self._random = desc, self.random_batch(desc)
-        batch = self._random[1]
-        step = self._padded(batch, desc)
-        return step, self.stage(batch, step)
-
     def _run(
         self,
         step: PaddedStep,
@@ -336,7 +278,7 @@ class TargetRunner:
             outputs = manager.run_fullgraph(step.key)
             manager.real_tokens[FULL] += batch.num_tokens
             return outputs[0], outputs[1]
-        with self._context(step, state, step.mode):
+        with self.context_of(step, state, step.mode):
             if step.mode is CUDAGraphMode.PIECEWISE:
                 manager = self._manager
                 outputs = manager.run_piecewise(step.key)
@@ -346,7 +288,7 @@ class TargetRunner:
                 self.manager.count_eager(
                     batch.num_tokens, step.num_tokens, self._why_eager(self.manager, batch, agreement)
                 )
-            return self._forward(slice(0, step.num_tokens))
+            return self.forward(slice(0, step.num_tokens))
 
     def _why_eager(
         self, manager: CudaGraphManager, batch: ScheduledBatch, agreement: Agreement | None
@@ -357,13 +299,15 @@ class TargetRunner:
             batch.num_tokens, lambda dispatch: self.choose(batch, dispatch=dispatch).mode
         )
 
-    def _forward(self, tokens: slice) -> Outputs:
+    def forward(self, tokens: slice) -> Outputs:
+        """The model on these rows of the static inputs, in the forward context that is set."""
         hidden, aux = self.model(self.buffers.input_ids[tokens], self.buffers.positions[tokens])
         return hidden, aux
 
-    def _context(
+    def context_of(
         self, step: PaddedStep, state: AttentionState, mode: CUDAGraphMode, first: int = 0
     ) -> AbstractContextManager[ForwardContext]:
+        """The forward context of a step whose tokens lie in the static inputs from ``first`` on."""
         return set_forward_context(
             state.attn_metadata,
             self.parallel,
@@ -375,7 +319,8 @@ class TargetRunner:
             is_padding=self.buffers.is_padding[first : first + step.num_tokens],
         )
 
-    def _padded(self, batch: ScheduledBatch, found: Key) -> PaddedStep:
+    def padded(self, batch: ScheduledBatch, found: Key) -> PaddedStep:
+        """How ``batch`` runs by what dispatch found for it."""
         key = found if isinstance(found, tuple) else self._keys.get(found, found)
         if isinstance(key, tuple):
             mode, descriptor = key
@@ -389,19 +334,13 @@ class TargetRunner:
             key=key,
             mode=mode,
             num_tokens=max(tokens, batch.num_tokens),
-            num_reqs=self._padded_reqs(tokens, reqs) if full else batch.num_reqs,
+            num_reqs=self.padded_reqs(tokens, reqs) if full else batch.num_reqs,
             num_ubatches=num_ubatches,
             batch_descriptor=pieces if mode is CUDAGraphMode.PIECEWISE else None,
         )
 
-    def _random_query_lens(self, desc: BatchExecutionDescriptor) -> tuple[int, ...]:
-        """Those of the dummy batch; of pieces, full shares of the largest entry and what is left."""
-        if desc.cg_mode is CUDAGraphMode.FULL:
-            return dummy_query_lens(self._padded_reqs(desc.num_tokens, desc.num_reqs), desc.num_tokens)
-        full, rest = divmod(desc.num_tokens, self._mixed_query_len)
-        return (self._mixed_query_len,) * full + (rest,) * (rest > 0)
-
-    def _padded_reqs(self, num_tokens: int, num_reqs: int | None) -> int:
+    def padded_reqs(self, num_tokens: int, num_reqs: int | None) -> int:
+        """The requests of an entry; where it does not say, as many as can be."""
         return num_reqs or min(num_tokens, self.buffers.max_num_reqs)
 
     def _microbatches_of(self, step: PaddedStep) -> Microbatches:

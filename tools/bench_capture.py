@@ -188,7 +188,7 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
     for tokens in (1, 8, 64, 512):
         desc = next(e.execution_descriptor for e in plan.entries("target") if e.num_tokens == tokens)
         forward = rig.target.create_forward_fn(desc, True)
-        rig.target.fill(desc)
+        rig.target.trials.fill(desc)
         steps[tokens] = {
             "eager_ms": timed(options, lambda run=forward: run(NONE)),  # type: ignore[misc]
             "graph_ms": timed(options, lambda key=desc: rig.manager.run_fullgraph(key)),  # type: ignore[misc]
@@ -205,7 +205,10 @@ def replay(options: argparse.Namespace) -> dict[str, Any]:
         "overhead_us": overhead(options, rig.manager, plan.entries("target")[-1]),
         "verify": verified(
             verify_entries(
-                rig.manager, rig.target.create_forward_fn, rig.target.fill, rig.target.replay_context
+                rig.manager,
+                rig.target.create_forward_fn,
+                rig.target.trials.fill,
+                rig.target.trials.replay_context,
             )
         ),
         "verify_first": verified_first(rig),
@@ -217,7 +220,12 @@ def verified_first(rig: Rig) -> dict[str, Any]:
     captured = rig.manager.capture(rig.target.create_forward_fn, options=CaptureOptions(warm_up="first"))
     require(not captured.failed, captured.failed)
     return verified(
-        verify_entries(rig.manager, rig.target.create_forward_fn, rig.target.fill, rig.target.replay_context)
+        verify_entries(
+            rig.manager,
+            rig.target.create_forward_fn,
+            rig.target.trials.fill,
+            rig.target.trials.replay_context,
+        )
     )
 
 
@@ -303,7 +311,7 @@ def one_fault(options: argparse.Namespace, fail: Callable[[torch.Tensor], object
 
     captured = rig.manager.capture(create)
     verdicts = verify_entries(
-        rig.manager, rig.target.create_forward_fn, rig.target.fill, rig.target.replay_context
+        rig.manager, rig.target.create_forward_fn, rig.target.trials.fill, rig.target.trials.replay_context
     )
     return {
         "failed": [(record.entry.num_tokens, record.error) for record in captured.failed],

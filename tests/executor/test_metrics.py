@@ -364,5 +364,5 @@ def test_a_step_with_a_graph_counts_by_additions_alone(lengths: tuple[int, ...])
     assert not OBSERVING & {file for file, _ in after}
     # What is counted beside the replay calls nothing.
     called = {name for _, name in python_calls(lambda: runner.step(batch), within="_run")}
-    assert called - {"_context", "__enter__", "__exit__"} == {"_manager", "run_fullgraph"}
+    assert called - {"context_of", "__enter__", "__exit__"} == {"_manager", "run_fullgraph"}
     assert after["runner.py", "_manager"] == 1

@@ -63,7 +63,7 @@ def check_every_entry(path: Path) -> None:
     graphs, eager = pair_of(plan, num_blocks=600, max_model_len=32)
     for entry in plan.entries("target"):
         desc = entry.execution_descriptor
-        batch = graphs.random_batch(desc, seed=entry.num_tokens)
+        batch = graphs.trials.batch(desc, seed=entry.num_tokens)
         found = graphs.step(batch, Agreement(desc))
         assert found.mode is entry.mode
         assert_same(found, eager.step(batch))
@@ -84,7 +84,9 @@ def test_every_entry_of_a_shipped_plan_gives_the_eager_result(name: str) -> None
 def test_the_verifier_finds_every_entry_right(name: str) -> None:
     graphs, _ = pair_of(load_plan(Path("plans") / name))
     assert graphs.manager is not None
-    verdicts = verify_entries(graphs.manager, graphs.create_forward_fn, graphs.fill, graphs.replay_context)
+    verdicts = verify_entries(
+        graphs.manager, graphs.create_forward_fn, graphs.trials.fill, graphs.trials.replay_context
+    )
     assert len(verdicts) == len(graphs.manager.entries)
     assert all(verdict.ok for verdict in verdicts)
 
@@ -218,7 +220,7 @@ def _fresh(eager: TargetRunner, batch: ScheduledBatch) -> torch.Tensor:
 def test_the_context_of_pieces_describes_the_graph() -> None:
     runner = target_runner(load_plan("plans/lora-cases.yaml"), model_of(), graphs=False)
     for entry in runner.plan.entries("target"):
-        with runner.replay_context(entry.execution_descriptor) as context:
+        with runner.trials.replay_context(entry.execution_descriptor) as context:
             if entry.mode is CUDAGraphMode.PIECEWISE:
                 assert context.batch_descriptor == entry.batch_descriptor
             assert context.cudagraph_runtime_mode is entry.mode

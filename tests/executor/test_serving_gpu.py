@@ -61,6 +61,8 @@ def test_every_entry_agrees_with_eager_and_with_its_second_replay(name: str, dty
     assert is_poisoned(runner.kv_cache)
     runner.kv_cache.randomize()
     assert runner.manager is not None
-    verdicts = verify_entries(runner.manager, runner.create_forward_fn, runner.fill, runner.replay_context)
+    verdicts = verify_entries(
+        runner.manager, runner.create_forward_fn, runner.trials.fill, runner.trials.replay_context
+    )
     assert len(verdicts) == len(runner.manager.entries)
     assert all(verdict.ok for verdict in verdicts), verdicts

@@ -49,9 +49,11 @@ class Proof:
 
         def pieces(desc: BatchExecutionDescriptor) -> Any:
             self.eager_pieces.append(desc.num_tokens)
-            return runner.eager(desc)
+            return runner.trials.eager(desc)
 
-        return verify_entries(runner.manager, create, runner.fill, runner.replay_context, pieces, **options)
+        return verify_entries(
+            runner.manager, create, runner.trials.fill, runner.trials.replay_context, pieces, **options
+        )
 
 
 def sizes(verdicts: tuple[Verdict, ...], *, ok: bool) -> list[int]:
@@ -60,7 +62,7 @@ def sizes(verdicts: tuple[Verdict, ...], *, ok: bool) -> list[int]:
 
 def test_one_eager_forward_stands_for_all_batches_that_begin_alike() -> None:
     proof = Proof()
-    verdicts = proof.verdicts(front=proof.runner.front_of, poison=True)
+    verdicts = proof.verdicts(front=proof.runner.trials.front_of, poison=True)
     assert sizes(verdicts, ok=True) == [64, 16, 4, 2, 1]
     assert (proof.eager, proof.eager_pieces) == ([4], [64])
 
@@ -84,7 +86,7 @@ def test_a_replay_that_computes_something_else_is_found(shared: bool) -> None:
         return (hidden + 0.5, aux) if key == wrong else (hidden, aux)
 
     with mock.patch.object(manager, "run_fullgraph", spoiled):
-        verdicts = proof.verdicts(front=proof.runner.front_of if shared else None)
+        verdicts = proof.verdicts(front=proof.runner.trials.front_of if shared else None)
     assert sizes(verdicts, ok=False) == [2]
     assert proof.eager == ([4, 2] if shared else [4, 2, 1])
 
@@ -92,7 +94,7 @@ def test_a_replay_that_computes_something_else_is_found(shared: bool) -> None:
 def test_graphs_that_store_no_keys_and_values_are_found() -> None:
     with mock.patch.object(LayerKVCache, "store", return_value=None):
         proof = Proof()
-    verdicts = proof.verdicts(front=proof.runner.front_of)
+    verdicts = proof.verdicts(front=proof.runner.trials.front_of)
     assert sizes(verdicts, ok=False) == [4, 2, 1]  # pieces store between graphs, where nothing is missing
     assert all(verdict.error == float("inf") for verdict in verdicts if not verdict.ok)
 
@@ -132,14 +134,14 @@ def test_a_replay_with_fewer_rows_than_eager_is_found(shared: bool) -> None:
         return (hidden[:1], aux)
 
     with mock.patch.object(manager, "run_fullgraph", shorter):
-        verdicts = proof.verdicts(front=proof.runner.front_of if shared else None)
+        verdicts = proof.verdicts(front=proof.runner.trials.front_of if shared else None)
     assert sizes(verdicts, ok=True) == [1]
 
 
 def test_verdicts_come_in_the_order_of_capture_and_only_on_what_was_asked_for() -> None:
     proof = Proof()
     asked = [entry for entry in SMALL.entries("target") if entry.mode is CUDAGraphMode.FULL][::-2]
-    verdicts = proof.verdicts(entries=asked, front=proof.runner.front_of)
+    verdicts = proof.verdicts(entries=asked, front=proof.runner.trials.front_of)
     assert [verdict.entry.num_tokens for verdict in verdicts] == [4, 1]
 
 

@@ -91,7 +91,7 @@ def tensor_parallel(rank: int, size: int) -> dict[str, Any]:
     one.kv_cache.randomize()
     many.kv_cache.randomize()
     verdicts = verify_entries(
-        many.manager, many.create_forward_fn, many.fill, many.replay_context, many.eager
+        many.manager, many.create_forward_fn, many.trials.fill, many.trials.replay_context, many.trials.eager
     )
     heads = many.kv_cache_config.groups[0].num_kv_heads
     return {"worst": worst, "modes": modes, "heads": heads, "verified": [verdict.ok for verdict in verdicts]}
