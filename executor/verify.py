@@ -61,11 +61,11 @@ def verify_entries(
 ) -> tuple[Verdict, ...]:
     """A verdict on every captured entry, in capture order, or on those of them in ``entries``.
 
-    The eager forward runs first and on the same buffers; ``fill`` gives them contents, without it they
-    hold what the factory puts there. ``context`` is needed where entries have marked operations.
-    ``eager_pieces`` runs a PIECEWISE entry eagerly on the metadata of ``context``: marked operations on
-    other metadata may add up in another order, which shows in types of few bits. With ``poison``, output
-    buffers and the pool's memory hold NaN ahead of the first replay, so that nothing left there helps.
+    The eager forward runs on the same buffers; ``fill`` gives them contents, without it they hold what the
+    factory puts there. ``context`` is needed where entries have marked operations. ``eager_pieces`` runs a
+    PIECEWISE entry eagerly on the metadata of ``context``: marked operations on other metadata may add up
+    in another order, which shows in types of few bits. With ``poison``, output buffers and the pool's memory
+    hold NaN ahead of the first replay, so that nothing left there helps.
 
     With ``front``, entries are compared with eager forwards of larger batches of their mode that begin like
     theirs, and with one of their own only if they differ from all of those.
@@ -127,22 +127,23 @@ class _Check:
         for entry in sorted(group, key=lambda entry: -entry.num_tokens):
             if not references:
                 references.appendleft(self._eager_outputs(entry))
-            replays = self._replays(entry)
-            verdicts = [_judged(entry, each.front(entry), replays) for each in references]
-            if not any(verdict.ok for verdict in verdicts) and references[0].entry != entry:
-                own = self._eager_outputs(entry)
-                verdicts = [_judged(entry, own.outputs, replays)]
-                if verdicts[0].ok:
+            replay = self._replayed_twice(entry)
+            judged = (_judged(entry, each.front(entry), *replay) for each in references)
+            verdict = next((each for each in judged if each.ok), None)
+            if verdict is None:
+                own = references[0] if references[0].entry == entry else self._eager_outputs(entry)
+                verdict = _judged(entry, own.outputs, *replay)
+                if verdict.ok:
                     references.appendleft(own)
-            found[entry] = next((verdict for verdict in verdicts if verdict.ok), verdicts[0])
+            found[entry] = verdict
         return found
 
     def _eager_outputs(self, entry: PlanEntry) -> _Reference:
         desc = entry.execution_descriptor
         return _Reference(entry, self._outputs(self._eager(desc), desc))
 
-    def _replays(self, entry: PlanEntry) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """Outputs of two replays of the graph."""
+    def _replayed_twice(self, entry: PlanEntry) -> tuple[list[torch.Tensor], bool]:
+        """Outputs of the graph, and whether a second replay gives the same bits."""
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         if self.poison:
@@ -150,7 +151,8 @@ class _Check:
         marked = desc.cg_mode is CUDAGraphMode.PIECEWISE
         with self.context(desc) if marked else nullcontext():
             first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-            return first, self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+            second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+        return first, all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
     def _eager(self, desc: BatchExecutionDescriptor) -> Callable[[], Any]:
         pieces = self.eager_pieces
@@ -165,12 +167,10 @@ class _Check:
 
 
 def _judged(
-    entry: PlanEntry, eager: list[torch.Tensor], replays: tuple[list[torch.Tensor], list[torch.Tensor]]
+    entry: PlanEntry, eager: list[torch.Tensor], replayed: list[torch.Tensor], repeats: bool
 ) -> Verdict:
-    first, second = replays
-    errors = [relative_error(one, other) for one, other in zip(eager, first, strict=True)]
+    errors = [relative_error(one, other) for one, other in zip(eager, replayed, strict=True)]
     bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
-    repeats = all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
     within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
     return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)
 

@@ -86,10 +86,11 @@ def compare(options: argparse.Namespace, model: str) -> list[dict[str, Any]]:
     command = [sys.executable, __file__, "--model", model]
     if options.layers:
         command += ["--layers", str(options.layers)]
-    order = [start for n in range(options.rounds) for start in options.starts[:: -1 if n % 2 else 1]]
     if options.soak:
         command += ["--soak", str(options.soak)]
         order = ["soak"]
+    else:
+        order = [start for n in range(options.rounds) for start in options.starts[:: -1 if n % 2 else 1]]
     found = []
     with tempfile.TemporaryDirectory() as folder:
         for start in ("save", *order):

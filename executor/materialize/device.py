@@ -108,7 +108,7 @@ class CudaDevice(GraphDevice):
         """Regions of these sizes: segments of ``pool`` that are free, and one new block for the rest."""
         own = _cuda(pool)
         free = _free_segments(own.handle, self.stream)
-        starts = placed(sizes, free, lambda num_bytes: self._new_block(own, num_bytes))
+        starts = region_starts(sizes, free, lambda num_bytes: self._new_block(own, num_bytes))
         return tuple(Region(f"pool:{number}", starts[number], size) for number, size in enumerate(sizes))
 
     def _new_block(self, pool: CudaPool, num_bytes: int) -> int:
@@ -130,7 +130,7 @@ class CudaDevice(GraphDevice):
         return recording.raw_graph() if isinstance(recording, CudaRecording) else None
 
 
-def placed(sizes: Sequence[int], free: Sequence[Region], new_block: Callable[[int], int]) -> list[int]:
+def region_starts(sizes: Sequence[int], free: Sequence[Region], new_block: Callable[[int], int]) -> list[int]:
     """Where regions of ``sizes`` go: into ``free`` memory, and what has no room there into a new block.
 
     An allocator may well give memory that is free for a new block. Then all regions go into one.

@@ -71,9 +71,9 @@ class Places:
     foreign: AddressMap
     owner_of: Callable[[int], Region | None]
 
-    def holds(self, words: torch.Tensor) -> torch.Tensor:
-        """True for each word that lies in memory of any kind."""
-        return torch.stack([each.find(words) >= 0 for each in (self.first, self.second, self.foreign)]).any(0)
+    def unlisted(self, value: int) -> Region | None:
+        """The memory that ``value`` lies in, of any allocator: asked of the driver, but for small numbers."""
+        return self.owner_of(value) if value >= LOWEST_ADDRESS else None
 
 
 def relocated(
@@ -107,12 +107,13 @@ def relocated(
     in_static = (one >= 0) & (one < places.num_static)
     moved = (one >= places.num_static) & (other >= places.num_static)
     pointers = payload & ((same & in_static) | (~same & moved))
-    foreign = (places.foreign.find(first) >= 0) & (places.foreign.find(second) >= 0)
-    _refuse_foreign(payload & (one < 0) & (same | foreign), first, nodes, names, places)
-    held = places.holds(first), places.holds(second)
-    exchanged = payload & ~pointers & (held[0] | held[1])
-    for words, is_held in ((first, held[0]), (second, held[1])):
-        exchanged &= ~_numbers(words, exchanged & ~is_held, places)
+    foreign = places.foreign.find(first) >= 0, places.foreign.find(second) >= 0
+    _refuse_foreign(payload & (one < 0) & (same | (foreign[0] & foreign[1])), first, nodes, names, places)
+    held_first = (one >= 0) | (places.second.find(first) >= 0) | foreign[0]
+    held_second = (other >= 0) | (places.first.find(second) >= 0) | foreign[1]
+    exchanged = payload & ~pointers & (held_first | held_second)
+    exchanged &= ~_numbers(first, exchanged & ~held_first, places)
+    exchanged &= ~_numbers(second, exchanged & ~held_second, places)
     if suspects is not None and len(suspects) == len(exchanged):
         exchanged &= suspects
     why = "was given another tensor when it was recorded again"
@@ -136,7 +137,7 @@ def _numbers(words: torch.Tensor, asked: torch.Tensor, places: Places) -> torch.
     A kernel has no use for an address in the place of such a number, so that it stands in a gap.
     """
     values = words[asked & (words != 0)].unique().tolist()
-    numbers = [value for value in values if value < LOWEST_ADDRESS or places.owner_of(value) is None]
+    numbers = [value for value in values if places.unlisted(value) is None]
     return asked & torch.isin(words, torch.tensor(numbers, dtype=torch.int64))
 
 
@@ -145,9 +146,7 @@ def _refuse_foreign(
 ) -> None:
     values = words[suspects].unique()
     for value, number in zip(values.tolist(), places.foreign.find(values).tolist(), strict=True):
-        region = places.foreign.regions[number] if number >= 0 else None
-        if region is None and value >= LOWEST_ADDRESS:
-            region = places.owner_of(value)
+        region = places.foreign.regions[number] if number >= 0 else places.unlisted(value)
         if region is not None:
             where = f"{region.start:#x} to {region.end:#x}"
             why = f"uses memory at {where}, which is neither a registered static tensor nor the pool's"

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from executor.materialize.device import packed_into, placed
+from executor.materialize.device import packed_into, region_starts
 from executor.materialize.regions import Region
 
 MIB2 = 2 << 20
@@ -45,7 +45,7 @@ def test_regions_lie_apart_wherever_the_allocator_finds_a_new_block(
     def new_block(num_bytes: int) -> int:
         return next((each.start for each in own if each.num_bytes >= num_bytes), 1 << 50)
 
-    starts = placed(sizes, free, new_block)
+    starts = region_starts(sizes, free, new_block)
     taken = sorted((start, start + size) for start, size in zip(starts, sizes, strict=True))
     assert all(one[1] <= other[0] for one, other in pairwise(taken))
 
@@ -57,5 +57,5 @@ def test_a_new_block_in_memory_that_was_given_away_holds_everything() -> None:
         asked.append(num_bytes)
         return 1 << 40 if num_bytes <= 10 * MIB2 else 1 << 50
 
-    assert placed([6 * MIB2, 5 * MIB2], free, new_block) == [1 << 50, (1 << 50) + 6 * MIB2]
+    assert region_starts([6 * MIB2, 5 * MIB2], free, new_block) == [1 << 50, (1 << 50) + 6 * MIB2]
     assert asked == [5 * MIB2, 11 * MIB2]

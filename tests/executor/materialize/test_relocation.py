@@ -88,7 +88,7 @@ def test_an_address_of_the_pool_that_stays_when_the_pool_is_another_is_refused()
 def test_an_address_in_the_place_of_none_or_of_memory_of_others_is_refused(known: int, other: int) -> None:
     one, two = graph(kernel(known + 8)), graph(kernel(other))
     assert "was given another tensor" in refusal(one, two)
-    assert "was given another tensor" in refusal(two, one) or "neither a registered" in refusal(two, one)
+    assert "was given another tensor" in refusal(two, one)
 
 
 @pytest.mark.parametrize("number", [5, -3, 0x7FFE_9037_1DEC])
