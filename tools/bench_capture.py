@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,17 +231,25 @@ def verified_first(rig: Rig) -> dict[str, Any]:
 
 
 def overhead(options: argparse.Namespace, manager: CudaGraphManager, entry: PlanEntry) -> dict[str, float]:
-    """CPU microseconds of a replay through the manager, and of the graph's own, alternating."""
+    """CPU microseconds of a replay through the manager, and of the graph's own, alternating.
+
+    "waited" is one call after the GPU was waited for, "in a row" one of ten that follow each other.
+    """
     key = graph_key(manager.plan, manager.family, entry)
-    recording = manager._graphs[key].recordings[0]  # noqa: SLF001 - the graph below the manager
-    bare = getattr(recording, "graph", recording).replay
-    times: dict[str, list[float]] = {"manager": [], "bare": []}
+    recording = manager.graphs_of(entry).recordings[0]
+    graph = getattr(recording, "graph", recording)
+    calls = [("manager", partial(manager.run_fullgraph, key)), ("bare", graph.replay)]
+    times: dict[str, list[float]] = {}
     for _ in range(300):
-        for name, call in (("manager", lambda: manager.run_fullgraph(key)), ("bare", bare)):
-            synchronize(options)
-            started = time.perf_counter()
-            call()
-            times[name].append((time.perf_counter() - started) * 1e6)
+        for name, call in calls:
+            for manner, repeats in (("waited", 1), ("in a row", 10)):
+                synchronize(options)
+                started = time.perf_counter()
+                for _ in range(repeats):
+                    call()
+                spent = (time.perf_counter() - started) / repeats * 1e6
+                times.setdefault(f"{name}, {manner}", []).append(spent)
+        calls.reverse()
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from executor.backends.tape import TapePool
 from executor.errors import CaptureError, ReplayError
@@ -215,6 +216,24 @@ def test_capturing_twice_and_releasing_and_capturing_again_works() -> None:
         manager.run_fullgraph(desc)
     manager.capture(toy.create_forward)
     assert torch.equal(manager.run_fullgraph(batch(manager, 4)), toy.run(4))
+
+
+def test_an_equal_descriptor_finds_the_graph_of_today_also_if_it_is_the_object_of_an_earlier_capture() -> (
+    None
+):
+    manager, toy = manager_of(4, 2), Toy(4)
+    manager.capture(toy.create_forward)
+    old = batch(manager, 4)
+    for desc in (old, evolve(old), old):
+        assert torch.equal(manager.run_fullgraph(desc), toy.run(4))
+    manager.capture(toy.create_forward)
+    toy.inputs += 1
+    assert torch.equal(manager.run_fullgraph(old), toy.run(4))
+    for _ in range(50):
+        assert torch.equal(manager.run_fullgraph(evolve(old)), toy.run(4))
+    manager.discard(manager.captured_entries)
+    with pytest.raises(ReplayError, match="no graphs are captured"):
+        manager.run_fullgraph(old)
 
 
 def test_a_graph_that_does_not_exist_is_named() -> None:
