@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ from attrs import frozen
 from executor.capture_loop import CreateForward
 from executor.dispatching import graph_key
 from executor.manager import CudaGraphManager
-from executor.trees import map_tensors, tensors_of
+from executor.trees import tensors_of
 from planner.descriptors import BatchExecutionDescriptor, PlanEntry
 from planner.modes import CUDAGraphMode
 
@@ -108,6 +108,14 @@ class _Reference:
 
 
 @frozen
+class _Replay:
+    """Outputs of a graph, and for each, on the device, whether a second replay gave the same bits."""
+
+    outputs: list[torch.Tensor]
+    repeats: list[torch.Tensor]
+
+
+@frozen
 class _Check:
     manager: CudaGraphManager
     create: CreateForward
@@ -124,35 +132,50 @@ class _Check:
         """
         found: dict[PlanEntry, Verdict] = {}
         references: deque[_Reference] = deque(maxlen=MAX_REFERENCES)
-        for entry in sorted(group, key=lambda entry: -entry.num_tokens):
-            if not references:
-                references.appendleft(self._eager_outputs(entry))
-            replay = self._replayed_twice(entry)
-            judged = (_judged(entry, each.front(entry), *replay) for each in references)
+        largest_first = sorted(group, key=lambda entry: -entry.num_tokens)
+        for entry, replay in self._replays(largest_first, references):
+            judged = (_judged(entry, each.front(entry), replay) for each in references)
             verdict = next((each for each in judged if each.ok), None)
             if verdict is None:
                 own = references[0] if references[0].entry == entry else self._eager_outputs(entry)
-                verdict = _judged(entry, own.outputs, *replay)
+                verdict = _judged(entry, own.outputs, replay)
                 if verdict.ok:
                     references.appendleft(own)
             found[entry] = verdict
         return found
 
+    def _replays(
+        self, entries: list[PlanEntry], references: deque[_Reference]
+    ) -> Iterator[tuple[PlanEntry, _Replay]]:
+        """Each entry with what it gave, the next being launched already: judging waits for the device."""
+        before: tuple[PlanEntry, _Replay] | None = None
+        for entry in entries:
+            if not references:
+                references.appendleft(self._eager_outputs(entry))
+            launched = entry, self._replayed_twice(entry)
+            if before is not None:
+                yield before
+            before = launched
+        if before is not None:
+            yield before
+
     def _eager_outputs(self, entry: PlanEntry) -> _Reference:
         desc = entry.execution_descriptor
-        return _Reference(entry, self._outputs(self._eager(desc), desc))
+        return _Reference(entry, [tensor.clone() for tensor in self._outputs(self._eager(desc), desc)])
 
-    def _replayed_twice(self, entry: PlanEntry) -> tuple[list[torch.Tensor], bool]:
-        """Outputs of the graph, and whether a second replay gives the same bits."""
+    def _replayed_twice(self, entry: PlanEntry) -> _Replay:
+        """Launches the graph of ``entry`` twice, and the comparison of the two."""
         desc = entry.execution_descriptor
         key = graph_key(self.manager.plan, self.manager.family, entry)
         if self.poison:
             self.manager.poison()
         marked = desc.cg_mode is CUDAGraphMode.PIECEWISE
         with self.context(desc) if marked else nullcontext():
-            first = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+            first = [
+                tensor.clone() for tensor in self._outputs(lambda: self.manager.run_fullgraph(key), desc)
+            ]
             second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-        return first, all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+            return _Replay(first, [(one == other).all() for one, other in zip(first, second, strict=True)])
 
     def _eager(self, desc: BatchExecutionDescriptor) -> Callable[[], Any]:
         pieces = self.eager_pieces
@@ -162,14 +185,14 @@ class _Check:
         return lambda: forward(CUDAGraphMode.NONE)
 
     def _outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
+        """What ``run`` returns, to be cloned before anything else runs."""
         self.fill(desc)
-        return list(tensors_of(map_tensors(torch.clone, run())))
+        return list(tensors_of(run()))
 
 
-def _judged(
-    entry: PlanEntry, eager: list[torch.Tensor], replayed: list[torch.Tensor], repeats: bool
-) -> Verdict:
-    errors = [relative_error(one, other) for one, other in zip(eager, replayed, strict=True)]
+def _judged(entry: PlanEntry, eager: list[torch.Tensor], replay: _Replay) -> Verdict:
+    errors = [relative_error(one, other) for one, other in zip(eager, replay.outputs, strict=True)]
+    repeats = all(bool(equal) for equal in replay.repeats)
     bounds = [TOLERANCE.get(tensor.dtype, 0.0) for tensor in eager]
     within = all(error <= bound for error, bound in zip(errors, bounds, strict=True))
     return Verdict(entry=entry, error=max(errors, default=0.0), repeats=repeats, ok=repeats and within)

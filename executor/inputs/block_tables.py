@@ -58,7 +58,7 @@ class BlockTables:
         padded = chain.from_iterable((*row, *(NULL_BLOCK,) * (width - len(row))) for row in block_ids)
         rows = torch.tensor(list(padded), dtype=torch.int32).view(len(block_ids), width)
         for table in self.block_tables:
-            table[: len(block_ids), :width].copy_(rows)
+            table[: len(block_ids), :width].copy_(rows, non_blocking=True)  # read before it returns
             table[: len(block_ids), width:].fill_(NULL_BLOCK)
             table[len(block_ids) :].fill_(NULL_BLOCK)
 

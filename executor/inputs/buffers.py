@@ -111,7 +111,7 @@ class InputBuffers:
 
     @staticmethod
     def fill(buffer: torch.Tensor, values: Sequence[object], rest: int) -> None:
-        """Writes ``values`` to the front of ``buffer`` and ``rest`` behind them."""
-        if values:
-            buffer[: len(values)].copy_(torch.tensor(values, dtype=buffer.dtype))
+        """Writes ``values`` to the front of ``buffer`` and ``rest`` behind them, without waiting."""
+        if values:  # memory that is not pinned is read before the copy returns
+            buffer[: len(values)].copy_(torch.tensor(values, dtype=buffer.dtype), non_blocking=True)
         buffer[len(values) :].fill_(rest)

@@ -343,10 +343,9 @@ def test_a_replay_calls_no_python_that_it_would_not_call_without_figures() -> No
     manager.capture(toy.create_forward)
     key: Any = manager.dispatch(num_reqs=3, num_tokens=3, uniform_token_count=1)  # type: ignore[call-arg]
     manager.graphs_of(manager.entries[0]).steps = ()
+    manager.run_fullgraph(key)  # from here on the descriptor is known as an object, without its hash
     calls = python_calls(lambda: manager.run_fullgraph(key))
-    hashes = {call: count for call, count in calls.items() if call[1] == "__hash__"}
-    assert dict(calls - Counter(hashes)) == {("manager.py", "run_fullgraph"): 1, ("pieces.py", "replay"): 1}
-    assert set(hashes.values()) == {1}  # the descriptor, once, to find its graph
+    assert calls == {("manager.py", "run_fullgraph"): 1, ("pieces.py", "replay"): 1}
     scraped(manager)
     assert python_calls(lambda: manager.run_fullgraph(key)) == calls
 
