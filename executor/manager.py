@@ -62,7 +62,7 @@ class CudaGraphManager:
         self.pool = self.backend.new_pool() if pool is None else pool
         self._outputs = OutputBuffers()
         self._graphs: dict[Key, EntryGraphs] = {}
-        self._by_identity: dict[int, tuple[Key, EntryGraphs]] = {}
+        self._by_identity: dict[int, EntryGraphs] = {}
         self._captured: tuple[PlanEntry, ...] = ()
         self._loop: CaptureLoop | None = None
         self._seconds = 0.0
@@ -171,10 +171,7 @@ class CudaGraphManager:
         Raises:
             ReplayError: it has none.
         """
-        key = graph_key(self.plan, self.family, entry)
-        if key not in self._graphs:
-            raise self._no_graph(key)
-        return self._graphs[key]
+        return self._find(graph_key(self.plan, self.family, entry))
 
     def record_twin(self, entry: PlanEntry, pool: GraphPool) -> EntryGraphs:
         """Records a captured entry once more into another pool, as it was recorded before.
@@ -246,7 +243,7 @@ class CudaGraphManager:
             ReplayError: there is no such graph.
         """
         known = self._by_identity.get(id(desc))
-        return (self._find(desc) if known is None else known[1]).replay()
+        return (self._find(desc) if known is None else known).replay()
 
     def kernel_names(self, entry: PlanEntry) -> frozenset[str] | None:
         """Names of the kernels, or calls, in the graphs of ``entry``; None where they are not known.
@@ -254,10 +251,7 @@ class CudaGraphManager:
         Raises:
             ReplayError: the entry has no graph.
         """
-        key = graph_key(self.plan, self.family, entry)
-        if key not in self._graphs:
-            raise self._no_graph(key)
-        known = [recording.kernel_names() for recording in self._graphs[key].recordings]
+        known = [recording.kernel_names() for recording in self.graphs_of(entry).recordings]
         return None if None in known else frozenset().union(*(names for names in known if names))
 
     def poison(self) -> None:
@@ -296,14 +290,9 @@ class CudaGraphManager:
 
     def _find(self, desc: Key) -> EntryGraphs:
         try:
-            graphs = self._graphs[desc]
+            return self._graphs[desc]
         except KeyError:
             raise self._no_graph(desc) from None
-        # Dispatch returns the same few objects again and again, and hashing one costs more than a launch
-        # may. Holding the object keeps its identity its own; the bound is for callers that make theirs anew.
-        if len(self._by_identity) < 4 * len(self._graphs):
-            self._by_identity[id(desc)] = (desc, graphs)
-        return graphs
 
     def release_graphs(self) -> None:
         """Gives all graphs back; nothing is served by a graph until the next capture."""
@@ -317,7 +306,9 @@ class CudaGraphManager:
 
     def _serve(self, captured: tuple[PlanEntry, ...]) -> None:
         self._captured = captured
-        self._by_identity.clear()
+        # V2's dispatch returns the very objects that are the keys, and hashing one costs more than the rest
+        # of a replay. As long as they are keys, no other object has their identity.
+        self._by_identity = {id(key): graphs for key, graphs in self._graphs.items()}
         self.table = table_of(self.plan, self.family, captured)
         self.dispatch = self.table.dispatch
 

@@ -131,9 +131,9 @@ class _Check:
         all references is compared with an eager forward of its own, which then is one for the others.
         """
         found: dict[PlanEntry, Verdict] = {}
-        references: deque[_Reference] = deque(maxlen=MAX_REFERENCES)
         largest_first = sorted(group, key=lambda entry: -entry.num_tokens)
-        for entry, replay in self._replays(largest_first, references):
+        references = deque([self._eager_outputs(largest_first[0])], maxlen=MAX_REFERENCES)
+        for entry, replay in self._replays(largest_first):
             judged = (_judged(entry, each.front(entry), replay) for each in references)
             verdict = next((each for each in judged if each.ok), None)
             if verdict is None:
@@ -144,14 +144,10 @@ class _Check:
             found[entry] = verdict
         return found
 
-    def _replays(
-        self, entries: list[PlanEntry], references: deque[_Reference]
-    ) -> Iterator[tuple[PlanEntry, _Replay]]:
+    def _replays(self, entries: list[PlanEntry]) -> Iterator[tuple[PlanEntry, _Replay]]:
         """Each entry with what it gave, the next being launched already: judging waits for the device."""
         before: tuple[PlanEntry, _Replay] | None = None
         for entry in entries:
-            if not references:
-                references.appendleft(self._eager_outputs(entry))
             launched = entry, self._replayed_twice(entry)
             if before is not None:
                 yield before
@@ -161,7 +157,7 @@ class _Check:
 
     def _eager_outputs(self, entry: PlanEntry) -> _Reference:
         desc = entry.execution_descriptor
-        return _Reference(entry, [tensor.clone() for tensor in self._outputs(self._eager(desc), desc)])
+        return _Reference(entry, self._kept_outputs(self._eager(desc), desc))
 
     def _replayed_twice(self, entry: PlanEntry) -> _Replay:
         """Launches the graph of ``entry`` twice, and the comparison of the two."""
@@ -171,9 +167,7 @@ class _Check:
             self.manager.poison()
         marked = desc.cg_mode is CUDAGraphMode.PIECEWISE
         with self.context(desc) if marked else nullcontext():
-            first = [
-                tensor.clone() for tensor in self._outputs(lambda: self.manager.run_fullgraph(key), desc)
-            ]
+            first = self._kept_outputs(lambda: self.manager.run_fullgraph(key), desc)
             second = self._outputs(lambda: self.manager.run_fullgraph(key), desc)
             return _Replay(first, [(one == other).all() for one, other in zip(first, second, strict=True)])
 
@@ -185,9 +179,12 @@ class _Check:
         return lambda: forward(CUDAGraphMode.NONE)
 
     def _outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
-        """What ``run`` returns, to be cloned before anything else runs."""
+        """What ``run`` returns for the batch of ``desc``; it holds until anything else runs."""
         self.fill(desc)
         return list(tensors_of(run()))
+
+    def _kept_outputs(self, run: Callable[[], Any], desc: BatchExecutionDescriptor) -> list[torch.Tensor]:
+        return [tensor.clone() for tensor in self._outputs(run, desc)]
 
 
 def _judged(entry: PlanEntry, eager: list[torch.Tensor], replay: _Replay) -> Verdict:

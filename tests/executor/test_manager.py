@@ -218,9 +218,7 @@ def test_capturing_twice_and_releasing_and_capturing_again_works() -> None:
     assert torch.equal(manager.run_fullgraph(batch(manager, 4)), toy.run(4))
 
 
-def test_an_equal_descriptor_finds_the_graph_of_today_also_if_it_is_the_object_of_an_earlier_capture() -> (
-    None
-):
+def test_a_descriptor_of_an_earlier_capture_and_an_equal_one_find_the_graph_of_today() -> None:
     manager, toy = manager_of(4, 2), Toy(4)
     manager.capture(toy.create_forward)
     old = batch(manager, 4)
